@@ -30,7 +30,8 @@ class Usage:
     """The part of bundle.json that is not about the network (docs/bundle.md).
 
     A slot is replaced by the ids of the language that a request names. `default_target` is that of
-    targets if it names none.
+    targets if it names none. `guided` are the layer and the head of cross-attention that training
+    guided to alignments: then this one is the bundle's alignment.
     """
 
     decoder_start: list[int | Slot]
@@ -44,6 +45,7 @@ class Usage:
     decoding: dict[str, Any] = field(default_factory=lambda: dict(GREEDY))
     compose: bool = False  # the service composes letters with their marks before it tokenizes
     origin: dict[str, Any] = field(default_factory=dict[str, Any])
+    guided: tuple[int, int] | None = None
 
 
 def plain_usage(config: TransformerConfig, unknown_id: int | None) -> Usage:

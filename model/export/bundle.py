@@ -179,13 +179,15 @@ def write_int8(model: Transformer, folder: Path, found: Calibration) -> SaveGrap
 
 
 def write_alignment(trained: TrainedModel, bundle: Path, progress: Progress) -> None:
-    """Find which attention aligns, on the sources of the pairs if there are any."""
+    """Find which attention aligns, on the sources of the pairs if there are any. If training guided
+    one, it is that one."""
     if find_spec("onnxruntime") is None:
         progress("onnxruntime is not installed: run `heed align` to find which attention aligns")
         return
     from model.export.alignment.find import align
 
-    align(bundle, [source for source, _ in trained.pairs], progress=progress)
+    guided = trained.usage.guided if trained.usage else None
+    align(bundle, [source for source, _ in trained.pairs], progress=progress, guided=guided)
 
 
 def copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:

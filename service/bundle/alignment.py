@@ -27,8 +27,10 @@ class Candidate(BaseModel):
 
 
 class Alignment(Candidate):
-    """The candidate that agreed most often on this many `sources`, and the `second` best."""
+    """The candidate that agreed most often on this many `sources`, and the `second` best; or the
+    one that training `guided` to alignments, and the best other one."""
 
+    guided: bool = Field(default=False, exclude_if=lambda guided: not guided)
     sources: Annotated[int, Field(ge=1)]
     second: Candidate | None = None
 

@@ -40,6 +40,7 @@ class Batch:
         self._search: Search = search(key.rows_per_source, manifest.eos_id, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
         self._gates: FloatArray | None = None  # (R, K, L, H); None if no job ablates a head
+        self._streams = self._ablates = False  # whether some job does
 
     @property
     def rows(self) -> int:
@@ -48,13 +49,16 @@ class Batch:
     def join(self, jobs: Sequence[Job], cross: CrossCache) -> None:
         """Add jobs, whose encoded sources are in `cross` in the same order."""
         self._cache.insert(cross)
-        searches = [job.entry.search for job in jobs if job.entry.search]
-        starts = [self._manifest.start_ids(job.entry.language) for job in jobs]
+        entries = [job.entry for job in jobs]
+        searches = [entry.search for entry in entries if entry.search]
+        starts = [self._manifest.start_ids(entry.language) for entry in entries]
         self._search.insert(searches, starts)
         self.jobs = [*self.jobs, *jobs]
         self._started += [time.monotonic()] * len(jobs)
         first = np.repeat([start[0] for start in starts], self._rows_per_source)
         self._tokens = np.concatenate([self._tokens, first])
+        self._streams = self._streams or any(entry.streams for entry in entries)
+        self._ablates = self._ablates or any(map(ablates_decoder, entries))
         self._set_gates()
 
     def step(self) -> list[Job]:
@@ -62,14 +66,19 @@ class Batch:
         k, logits = self._search.needed
         candidates = self._session.step(self._cache, self._tokens, k, logits, self._gates)
         self._tokens, parents, ended = self._search.advance(candidates)
-        for i, job in enumerate(self.jobs):
-            if job.entry.streams and (progress := self._search.progress(i)):
-                job.report(progress)
+        if self._streams:
+            self._report()
         done = [self._collect(i) for i in ended]
         if parents is not None:
             self._cache.reorder(parents)
         self._remove(ended)
         return done
+
+    def _report(self) -> None:
+        """Report the progress of the jobs that stream."""
+        for i, job in enumerate(self.jobs):
+            if job.entry.streams and (progress := self._search.progress(i)):
+                job.report(progress)
 
     def remove(self, jobs: Sequence[Job]) -> None:
         """Remove these jobs, of which some may not be in the batch."""
@@ -90,23 +99,28 @@ class Batch:
         """Remove sources by moving the last ones into their places: this copies the fewest rows."""
         if not sources:
             return
-        keep = np.arange(len(self.jobs) - len(sources))
-        gone = set(sources)
-        keep[[i for i in sources if i < len(keep)]] = [
-            i for i in range(len(keep), len(self.jobs)) if i not in gone
-        ]
+        gone, count = set(sources), len(self.jobs) - len(sources)
+        kept = [*range(count)]
+        moved = (i for i in range(count, len(self.jobs)) if i not in gone)
+        for gap in filter(lambda i: i < count, sources):
+            kept[gap] = next(moved)
+        keep = np.array(kept, np.int64)
         self._cache.compact(keep)
         self._search.compact(keep)
         self._tokens = self._tokens.reshape(-1, self._rows_per_source)[keep].ravel()
-        self.jobs = [self.jobs[i] for i in keep]
-        self._started = [self._started[i] for i in keep]
+        self.jobs = [self.jobs[i] for i in kept]
+        self._started = [self._started[i] for i in kept]
+        self._streams = self._streams and any(job.entry.streams for job in self.jobs)
         self._set_gates()
 
     def _set_gates(self) -> None:
         """Let all rows go through gates if one of them needs it: with gates of 1, a row's numbers
         are the same (docs/adr/0028)."""
+        if not self._ablates:
+            return
         entries = [job.entry for job in self.jobs]
+        self._ablates = any(map(ablates_decoder, entries))
         self._gates = None
-        if any(map(ablates_decoder, entries)):
+        if self._ablates:
             gates = decoder_gates(entries, self._manifest.config)
             self._gates = np.repeat(gates, self._rows_per_source, 0)

@@ -6,11 +6,14 @@ for every pair of positions.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from typing_extensions import override
 
 from service.errors import HeedError
 from service.runtime.cache import CrossCache
@@ -43,6 +46,28 @@ def ignore(_: Progress) -> None:
     """Do nothing with the progress of a job that nobody follows."""
 
 
+class Outcome(Future[Answer]):
+    """The future of a job. Workers ask at each step which of their jobs have `ended`, without the
+    lock that `done` takes."""
+
+    ended = False
+
+    @override
+    def cancel(self) -> bool:
+        self.ended = super().cancel() or self.ended
+        return self.cancelled()
+
+    @override
+    def set_result(self, result: Answer) -> None:
+        super().set_result(result)
+        self.ended = True
+
+    @override
+    def set_exception(self, exception: BaseException | None) -> None:
+        super().set_exception(exception)
+        self.ended = True
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """The work on one entry. Cancelling `result` frees the rows before the next step.
@@ -55,7 +80,7 @@ class Job:
     request_id: str = ""
     arrived: float = field(default_factory=time.monotonic)
     on_progress: Callable[[Progress], None] = ignore
-    result: Future[Answer] = field(default_factory=Future[Answer])
+    result: Outcome = field(default_factory=Outcome)
     answer: Answer = field(default_factory=Answer)  # what has been computed so far
     reported: bool = False  # progress, which cannot be taken back
     cross: CrossCache | None = None  # of its source, while the job waits for teacher forcing
@@ -85,7 +110,7 @@ class Job:
     @property
     def abandoned(self) -> bool:
         """Return whether nobody waits for this job: it was cancelled, or has failed."""
-        return self.result.done()
+        return self.result.ended
 
     @property
     def needs_teacher_forcing(self) -> bool:
@@ -118,6 +143,16 @@ class Held:
 
     rows: dict[int, int] = field(default_factory=dict[int, int])
     longest: dict[int, int] = field(default_factory=dict[int, int])
+
+    @classmethod
+    def of(cls, sizes: Iterable[JobSize]) -> "Held":
+        positions = defaultdict[int, list[int]](list)
+        for _, rows, of_row in sizes:
+            positions[rows].append(of_row)
+        return cls(
+            {rows: rows * len(each) for rows, each in positions.items()},
+            {rows: max(each) for rows, each in positions.items()},
+        )
 
     def add(self, size: JobSize) -> None:
         self.rows[size.rows] = self.rows.get(size.rows, 0) + size.rows
@@ -159,9 +194,7 @@ class Scheduler:
         """Return how many of the first waiting jobs may be encoded now and then decoded along with
         the running ones. A job that is too large to be decoded with others runs alone. A pass
         encodes at least one job, and few if it delays rows that wait for their next token."""
-        held = Held()
-        for size in running:
-            held.add(size)
+        held = Held.of(running)
         delays, admitted, longest_source = bool(held.rows), 0, 0
         for size in waiting:
             held.add(size)

@@ -172,7 +172,7 @@ def titles_of(block: dict[str, Any]) -> list[str]:
     before = f"{of_layers} of " if of_layers else ""
     between = f"; {of_heads} of " if of_heads else "; "
     if of_layers and of_layers == of_heads:
-        between = " and "
+        between = ", "
     return [f"{before}{layer}{between}{head}" for layer in layers for head in heads]
 
 

@@ -320,4 +320,4 @@ class BeamSearch:
         return state.hypotheses[: state.options.num_hypotheses]
 
     def compact(self, keep: IntArray) -> None:
-        self._states = [self._states[source] for source in keep]
+        self._states = [self._states[source] for source in keep.tolist()]

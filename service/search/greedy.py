@@ -151,7 +151,9 @@ class GreedySearch:
         return [sequence.hypothesis for sequence in self._of(source)]
 
     def compact(self, keep: IntArray) -> None:
-        self._sequences = [sequence for source in keep for sequence in self._of(source)]
+        width, sequences = self._rows_per_source, self._sequences
+        rows = (keep[:, None] * width + np.arange(width)).ravel().tolist()
+        self._sequences = [sequences[row] for row in rows]
 
     def _of(self, source: int) -> list[Sequence]:
         first_row = source * self._rows_per_source

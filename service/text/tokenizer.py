@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import TypeVar
 
 from tokenizers import Encoding
@@ -128,6 +128,8 @@ class Tokenizer:
         self._special_ids = {
             i for i, token in library.get_added_tokens_decoder().items() if token.special
         }
+        # Made once: phrases are tried behind signs, most of which a vocabulary may lack
+        self._advice = cache(partial(advise, library, self._special_ids))
         byte_ids = [library.token_to_id(name) for name in BYTES]
         self._bytes: dict[int, bytes] = {}
         if None not in byte_ids:
@@ -182,14 +184,14 @@ class Tokenizer:
         try:
             encoding = self._encode(text)
         except LibraryError as error:
-            advice = advise(self._library, self._special_ids)
+            advice = self._advice()
             raise Invalid.at(pointer, f"cannot be tokenized ({error}): {advice}") from error
         if not len(encoding):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         self._check_length(len(self._prefix) + len(encoding) + len(self._suffix), pointer)
         refused = self._forbidden | self._special_ids | (self._unknown if known else set())
         if not refused.isdisjoint(encoding.ids):
-            advice = advise(self._library, self._special_ids)
+            advice = self._advice()
             raise Invalid.of([unknown_fault(pointer, text, encoding, refused, advice)])
         if not (self._generated or has_letters(text) or self._has_signs(encoding)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")

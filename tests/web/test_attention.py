@@ -47,8 +47,8 @@ def button(page, name):
 
 
 PICKED = [
-    ({"#kind": "encoder"}, {"kinds": ["encoder"]}, "mean of layers 0–3 and heads 0–3"),
-    ({"#kind": "decoder"}, {"kinds": ["decoder"]}, "mean of layers 0–2 and heads 0–3"),
+    ({"#kind": "encoder"}, {"kinds": ["encoder"]}, "mean of layers 0–3, heads 0–3"),
+    ({"#kind": "decoder"}, {"kinds": ["decoder"]}, "mean of layers 0–2, heads 0–3"),
     ({"#layer": "0"}, {"layers": [0], "reduce_layers": None}, "layer 0; mean of heads 0–3"),
     ({"#head": "max"}, {"reduce_heads": "max"}, "mean of layers 0–2; max of heads 0–3"),
     (
@@ -112,7 +112,7 @@ def test_the_grid_shows_every_head_and_enlarges_one_without_a_request(page, addr
 HEADERS = [
     ("layer 0, all heads", "layer 0; mean of heads 0–3"),
     ("all layers, head 2", "mean of layers 0–2; head 2"),
-    ("all layers, all heads", "mean of layers 0–2 and heads 0–3"),
+    ("all layers, all heads", "mean of layers 0–2, heads 0–3"),
 ]
 
 
@@ -151,7 +151,7 @@ def test_back_returns_to_the_former_head_and_forward_to_the_next(page):
     page.go_back()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     page.go_back()
-    expect(title).to_have_text("cross attention, mean of layers 0–2 and heads 0–3")
+    expect(title).to_have_text("cross attention, mean of layers 0–2, heads 0–3")
     page.go_forward()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     expect(page.locator("#source")).to_have_value("heed")

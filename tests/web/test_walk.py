@@ -39,7 +39,7 @@ def test_a_walk_through_the_page(visit, size, scheme, act):
     act(page.get_by_role("button", name="layer 1, head 3", exact=True))
     expect(title).to_have_text("cross attention, layer 1; head 3")
     page.go_back()
-    expect(title).to_have_text("cross attention, mean of layers 0–2 and heads 0–3")
+    expect(title).to_have_text("cross attention, mean of layers 0–2, heads 0–3")
 
     page.locator("#step").fill("3")
     act(page.locator("#previous"))

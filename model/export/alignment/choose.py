@@ -48,6 +48,7 @@ class Ranked:
 class Choice:
     """The two candidates that agree best on the `tokens` that are labelled, of all `candidates`.
     `sources` have such tokens. `chance` is how often a random token of the text is the right one.
+    `guided` is the candidate that training guided to alignments, if it did.
     """
 
     ranked: tuple[Ranked, ...]
@@ -55,6 +56,15 @@ class Choice:
     sources: int
     chance: float
     candidates: int
+    guided: Ranked | None = None
+
+    @property
+    def best_other(self) -> Ranked:
+        """The best candidate that is not the guided one; without one, the second best."""
+        best, second = self.ranked
+        if self.guided is None or self.guided.candidate == best.candidate:
+            return second
+        return best
 
     @property
     def holds(self) -> bool:
@@ -88,9 +98,14 @@ def candidates(layers: int, heads: int) -> Iterator[Candidate]:
         yield from (Candidate(*group, shift) for group in dict.fromkeys(groups))
 
 
-def choose(attended: Iterable[tuple[Array, Labels]], layers: int, heads: int) -> Choice:
+def choose(
+    attended: Iterable[tuple[Array, Labels]],
+    layers: int,
+    heads: int,
+    guided: Candidate | None = None,
+) -> Choice:
     """Return the candidates that agree best with the labels of the pairs, given the weights
-    (L, H, T + 1, S) of each."""
+    (L, H, T + 1, S) of each, and how often the guided one does."""
     offered = [*candidates(layers, heads)]
     agreed, tokens, sources, chance = np.zeros(len(offered)), 0, 0, 0.0
     for weights, labels in attended:
@@ -103,5 +118,7 @@ def choose(attended: Iterable[tuple[Array, Labels]], layers: int, heads: int) ->
         agreed += np.array(right)
     shares = agreed / max(1, tokens)
     best = np.argsort(-shares, kind="stable")[:2]
-    ranked = tuple(Ranked(offered[i], float(shares[i])) for i in best)
-    return Choice(ranked, tokens, sources, chance / max(1, tokens), len(offered))
+    every = [Ranked(*each) for each in zip(offered, shares.tolist(), strict=True)]
+    given = next((each for each in every if each.candidate == guided), None)
+    ranked = tuple(every[i] for i in best)
+    return Choice(ranked, tokens, sources, chance / max(1, tokens), len(offered), given)

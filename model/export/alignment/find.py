@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from model.checkpoint import replace_whole
 from model.data.tokenizers import unknown_id_of
-from model.export.alignment.choose import Choice, Ranked, choose
+from model.export.alignment.choose import Candidate, Choice, Ranked, choose
 from model.export.alignment.graphs import Graphs
 from model.export.alignment.occlusion import occlude
 from model.export.alignment.sources import Reader, spread
@@ -29,15 +29,19 @@ def align(
     sources: Sequence[list[int]] = (),
     texts: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
+    guided: tuple[int, int] | None = None,
 ) -> str:
     """Find which attention aligns, write it into a bundle, and return a sentence that says it.
 
     It is looked for on `sources`, ids as the encoder reads them; without any, on `texts` or else on
-    sources of its own. Raise InputError if the bundle lacks a graph that this takes.
+    sources of its own. If training guided a layer and head to alignments, now or as the bundle
+    says, it is that one, and occlusion measures it. Raise InputError if the bundle lacks a graph
+    that this takes.
     """
     manifest = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))
     progress("finding the attention that aligns, by occlusion")
-    choice, count = find(bundle, manifest, sources, texts)
+    given = guided_of(manifest) if guided is None else Candidate((guided[0],), (guided[1],), 0)
+    choice, count = find(bundle, manifest, sources, texts, given)
     sentence = say(choice, count, manifest["config"]["num_heads"])
     progress(sentence)
     files = manifest.pop("files")
@@ -49,8 +53,20 @@ def align(
     return sentence
 
 
+def guided_of(manifest: dict[str, Any]) -> Candidate | None:
+    """Return the attention that a bundle says training guided to alignments."""
+    found = manifest.get("alignment") or {}
+    if not found.get("guided"):
+        return None
+    return Candidate(tuple(found["layers"]), tuple(found["heads"]), found["shift"])
+
+
 def find(
-    bundle: Path, manifest: dict[str, Any], sources: Sequence[list[int]], texts: Sequence[str]
+    bundle: Path,
+    manifest: dict[str, Any],
+    sources: Sequence[list[int]],
+    texts: Sequence[str],
+    guided: Candidate | None = None,
 ) -> tuple[Choice, int]:
     """Return the attention that agrees best with occlusion, and on how many sources."""
     config, limits = manifest["config"], manifest["limits"]
@@ -75,7 +91,7 @@ def find(
     specials = specials_of(manifest, source), specials_of(manifest, target)
     labels = occlude(graphs, pairs, unknown_id, specials)
     attended = zip(graphs.attend(pairs), labels, strict=True)
-    choice = choose(attended, config["num_decoder_layers"], config["num_heads"])
+    choice = choose(attended, config["num_decoder_layers"], config["num_heads"], guided)
     return choice, len(pairs)
 
 
@@ -106,21 +122,31 @@ def specials_of(manifest: dict[str, Any], tokenizer: Tokenizer) -> set[int]:
 
 def describe(choice: Choice, sources: int) -> dict[str, Any] | None:
     """Return the key `alignment` of bundle.json (docs/bundle.md)."""
-    if not choice.holds:
-        return None
-    best, second = choice.ranked
-    return {**best.describe(), "sources": sources, "second": second.describe()}
+    second = {"sources": sources, "second": choice.best_other.describe()}
+    if choice.guided and sources:
+        return {**choice.guided.describe(), "guided": True, **second}
+    return {**choice.ranked[0].describe(), **second} if choice.holds else None
 
 
 def say(choice: Choice, sources: int, heads: int) -> str:
     """Return a sentence about the alignment, for people."""
-    if not choice.tokens:
-        return (
-            f"No attention aligns: no target token of {sources} sources depends on one source token"
-            " more than on others."
-        )
+    nothing = (
+        f"no target token of {sources} sources depends on one source token more than on others."
+    )
     measured = f"{choice.tokens} target tokens of {sources} sources that depend on one source token"
     best, second = choice.ranked
+    if choice.guided:
+        other = choice.best_other
+        named = f"Targets are aligned by {name_of(choice.guided, heads)}, as training guided it"
+        if not choice.tokens:
+            return f"{named}. Occlusion cannot say how well: {nothing}"
+        return (
+            f"{named}: of {measured}, as occlusion shows, it finds that one for"
+            f" {choice.guided.agreement:.1%}; the best other, {name_of(other, heads)}, for"
+            f" {other.agreement:.1%}, chance for {choice.chance:.1%}."
+        )
+    if not choice.tokens:
+        return f"No attention aligns: {nothing}"
     name = name_of(best, heads)
     if not choice.holds:
         return (

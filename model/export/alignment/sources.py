@@ -95,5 +95,6 @@ def weights_of(config: dict[str, Any]) -> int:
     attention = 2 * d_model * config["num_heads"] * (config["d_qk"] + config["d_v"])
     feed_forward = 2 * d_model * config["d_ff"]
     encoder = config["num_encoder_layers"] * (attention + feed_forward)
-    decoder = config["num_decoder_layers"] * (2 * attention + feed_forward)
+    own = 2 * d_model**2 if config.get("decoder") == "ssru" else attention
+    decoder = config["num_decoder_layers"] * (own + attention + feed_forward)
     return encoder + decoder + d_model * config["target_vocab_size"]

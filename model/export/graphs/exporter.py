@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from model.export.graphs.kernel import OPSET
+from model.export.graphs.rewrite import write_scans
 
 Axes = dict[str, dict[int, Dim] | None]
 LARGEST_INLINE = 256  # bytes of a constant that may stay inside a graph
@@ -56,22 +57,10 @@ def export_graph(spec: GraphSpec, weights: Mapping[str, str]) -> onnx.ModelProto
     assert program is not None  # None is returned only by an exporter that writes files itself
     proto = without_weights(program.model, weights)
     name_products(proto.graph)
-    remove_traces(proto)
+    write_scans(proto)
+    for traced in (*proto.graph.node, *proto.graph.value_info, proto.graph, proto):
+        del traced.metadata_props[:]  # stack traces of the machine that exported
     return proto
-
-
-def remove_traces(proto: onnx.ModelProto) -> None:
-    """Remove the stack traces of the machine that exported, in the bodies of Scan nodes as well."""
-    bodies = [
-        attribute.g
-        for node in proto.graph.node
-        for attribute in node.attribute
-        if attribute.type == onnx.AttributeProto.GRAPH
-    ]
-    for graph in (proto.graph, *bodies):
-        for traced in (*graph.node, *graph.value_info, graph):
-            del traced.metadata_props[:]
-    del proto.metadata_props[:]
 
 
 def without_weights(model: onnx_ir.Model, weights: Mapping[str, str]) -> onnx.ModelProto:

@@ -6,10 +6,9 @@ operators do not return their weights: the methods that use one return empty wei
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.scan import scan
 from torch.onnx.ops import symbolic, symbolic_multi_out
 
-from model.export.graphs.rewrite import MICROSOFT
+from model.export.graphs.rewrite import ACCUMULATE, MICROSOFT
 from model.network.attention import (
     TORCH_KERNEL,
     KeysValues,
@@ -28,15 +27,21 @@ class ScanKernel(TorchKernel):
     """Attend in torch, which gives the weights, and accumulate by an ONNX Scan."""
 
     def accumulate(self, forget: Tensor, update: Tensor) -> Tensor:
-        """Go over the positions one by one: a step of a Scan takes some 2 microseconds on a CPU."""
+        """Go over the positions one by one: a step of a Scan takes some 2 microseconds on a CPU.
 
-        def combine(state: Tensor, position: list[Tensor]) -> tuple[Tensor, Tensor]:
-            state = position[0] * state + position[1]  # (B, M)
-            return state, state.clone()  # two outputs cannot be one tensor
-
+        `symbolic` knows no node with a body, so `write_scans` gives it one. torch's own scan would
+        be compiled first, which takes seconds for each graph.
+        """
         first = torch.zeros_like(update[:, 0])  # (B, M)
-        by_position = [forget.transpose(0, 1), update.transpose(0, 1)]  # (T, B, M)
-        return scan(combine, first, by_position)[1].transpose(0, 1)  # (B, T, M)
+        by_position = forget.transpose(0, 1), update.transpose(0, 1)  # (T, B, M)
+        states = symbolic(
+            ACCUMULATE,
+            (first, *by_position),
+            dtype=update.dtype,
+            shape=by_position[1].shape,
+            version=1,
+        )
+        return states.transpose(0, 1)  # (B, T, M)
 
 
 class OnnxKernel(ScanKernel):

@@ -8,6 +8,33 @@ from onnx import helper
 from torch import Tensor
 
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
+ACCUMULATE = "heed::Accumulate"  # stands for a Scan until `write_scans`
+
+
+def write_scans(proto: onnx.ModelProto) -> None:
+    """Replace each ACCUMULATE of c_0 (B, M), forget and update (T, B, M) by the Scan that returns
+    c_t = forget_t c_(t-1) + update_t (T, B, M)."""
+    domain, operator = ACCUMULATE.split("::")
+    names = "state", "forget", "update", "new_state", "states"
+    state, forget, update, new_state, states = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names
+    )
+    nodes = [
+        helper.make_node("Mul", ["forget", "state"], ["kept"]),
+        helper.make_node("Add", ["kept", "update"], ["new_state"]),
+        helper.make_node("Identity", ["new_state"], ["states"]),
+    ]
+    body = helper.make_graph(nodes, "accumulate", [state, forget, update], [new_state, states])
+    for node in proto.graph.node:
+        if (node.domain, node.op_type) == (domain, operator):
+            last = f"{node.output[0]}_last"
+            outputs = [last, *node.output]
+            node.CopyFrom(
+                helper.make_node("Scan", node.input, outputs, body=body, num_scan_inputs=2)
+            )
+    kept = [each for each in proto.opset_import if each.domain != domain]
+    del proto.opset_import[:]
+    proto.opset_import.extend(kept)
 
 
 def merge_products(graph: onnx.GraphProto) -> None:

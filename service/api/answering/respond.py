@@ -147,6 +147,9 @@ def send(call: Call, pieces: Pieces, media_type: str) -> Response:
 
 
 async def one_by_one(pieces: Pieces) -> AsyncGenerator[bytes | memoryview]:
-    """Yield the pieces on the event loop: Starlette would read a plain iterator in a thread."""
-    for piece in pieces:
-        yield piece
+    """Yield the pieces on the event loop: Starlette would read a plain iterator in a thread. Each
+    is forgotten once it is sent: slow clients of large answers hold only what they have not read.
+    """
+    pieces.reverse()
+    while pieces:
+        yield pieces.pop()

@@ -1,8 +1,9 @@
 """Read the phrases that targets must contain: those of the request, and those of its glossary."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 from service.api.reading.faults import Faults
 from service.api.reading.requests import Searching
@@ -18,6 +19,7 @@ Asked = str | Sequence[str]
 
 BEAMS = 4  # where the model's own search has fewer: a single one would find only clumsy places
 MOST_ITEMS = 32  # of a source
+MOST_PHRASES = 2048  # of the entries that all sources have: a second to tokenize, or less
 # Signs after which a phrase is tokenized as in the middle of a text; a vocabulary may lack some
 SIGNS = ("(", '"', "-", "'", ",", ".")
 NOT_SAMPLED = "is found by beam search, not by sampling: omit temperature, or {name}"
@@ -72,26 +74,41 @@ def read_glossary(
         if not units_of(entry):
             faults.add(Invalid.at(f"/glossary{segment(entry)}", "has no word: omit it"))
     glossary = Glossary(body.glossary)
-    items: dict[str, Item] = {}
+    found = [tuple(glossary.find(source.text)) for source in sources]
     # One object for all sources with the same entries: they share its `Rules`
     searches: dict[tuple[str, ...], SearchOptions] = {(): search}
-    found: list[tuple[str, ...]] = []
-    for source in sources:
-        entries = tuple(glossary.find(source.text))
-        found.append(entries)
-        if entries in searches:
-            continue
+    different = [each for each in dict.fromkeys(found) if each]
+    for entries in different:
         if len(entries) > MOST_ITEMS:  # too many to tokenize
             faults.add(too_many(len(entries)))
-            continue
-        for entry in [each for each in entries if each not in items]:
-            items[entry] = Item("", ())
-            with faults.collect():
-                pointer = f"/glossary{segment(entry)}"
-                items[entry] = read_item(body.glossary[entry], pointer, model.target, search)
+    fitting = [each for each in different if len(each) <= MOST_ITEMS]
+    items = read_entries(body, {*chain.from_iterable(fitting)}, model, search, faults)
+    for entries in fitting:
         with faults.collect():
-            searches[entries] = require(body, search, [items[entry] for entry in entries])
+            wanted = [items[each] for each in entries if each in items]
+            searches[entries] = require(body, search, wanted)
     return [searches.get(entries, search) for entries in found]
+
+
+def read_entries(
+    body: Searching, wanted: Set[str], model: Model, search: SearchOptions, faults: Faults
+) -> dict[str, Item]:
+    """Return the items of these entries of the glossary. Add a fault for each that no target can
+    contain, up to MOST_FAULTS, or one if they have more than MOST_PHRASES."""
+    entries = {each: asked for each, asked in body.glossary.items() if each in wanted}
+    count = sum(len(alternatives(asked)) for asked in entries.values())
+    if count > MOST_PHRASES:
+        detail = f"asks for {count} phrases in all sources and the limit is {MOST_PHRASES}"
+        faults.add(TooLarge.at("/glossary", f"{detail}: send fewer sources at a time"))
+        return {}
+    items: dict[str, Item] = {}
+    for tried, (entry, asked) in enumerate(entries.items()):
+        with faults.collect():
+            pointer = f"/glossary{segment(entry)}"
+            items[entry] = read_item(asked, pointer, model.target, search)
+        if tried - len(items) + 1 == MOST_FAULTS:
+            break
+    return items
 
 
 def require(body: Searching, search: SearchOptions, items: Sequence[Item]) -> SearchOptions:

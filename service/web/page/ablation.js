@@ -2,6 +2,7 @@
 import { short } from "view/labels.js";
 import { decode } from "./decoding.js";
 
+const $ = (id) => document.getElementById(id);
 const HEAD = /^(encoder|decoder|cross)\.\d+\.\d+$/;
 
 const read = ({ ablate }) => ablate.value.split(",").filter((each) => HEAD.test(each));
@@ -32,8 +33,24 @@ function namesOf({ kind }, { layers, heads }) {
   return layers.flatMap((layer) => heads.map((head) => `${kind.value}.${layer}.${head}`));
 }
 
+/** Names the button after what it does to the heads of a place; a model may not offer it. */
+export function nameSwitch(controls, { ablation }, { layers, heads }) {
+  const name = (what, { length, 0: first }) => (length === 1 ? `${what} ${first}` : `all ${what}s`);
+  const off = isOff(controls, { layers, heads });
+  $("switch").hidden = !ablation;
+  $("switch").textContent = `Switch ${off ? "on" : "off"} ${name("layer", layers)}, ${name("head", heads)}`;
+}
+
+/** Says what the heads that are off change in an answer, `given` of whose tokens were given. */
+export async function showWithout({ request, hypotheses }, given, signal) {
+  $("without").hidden = !request.ablate;
+  if (!request.ablate) return;
+  const said = await compare(request, hypotheses[0], given, signal);
+  $("without").firstElementChild.replaceChildren(...said);
+}
+
 /** Compares an answer without some heads with that of all heads. Returns text and elements. */
-export async function compare({ ablate, ...request }, hypothesis, given, signal) {
+async function compare({ ablate, ...request }, hypothesis, given, signal) {
   const whole = await decode({ ...request, stream: undefined }, signal, () => {});
   const [{ text, log_probs }] = whole.hypotheses;
   const sum = (numbers) => numbers.reduce((total, each) => total + each, 0).toFixed(2);

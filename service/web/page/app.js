@@ -2,7 +2,7 @@
  * The page: a form whose fields are named as the service names them. They are its whole state, and
  * are kept in the address; everything else on the page is what the service answered last.
  */
-import { ablationOf, compare, isOff, toggle } from "./ablation.js";
+import { ablationOf, isOff, nameSwitch, showWithout, toggle } from "./ablation.js";
 import {
   addToHistory, beginAtAddress, goToAddress, keepInAddress, keepInAddressSoon, stateInAddress,
 } from "./address.js";
@@ -18,6 +18,7 @@ import { download } from "./export.js";
 import { offerLanguages } from "./languages.js";
 import { asksFor, fillForm, unmet } from "./link.js";
 import { offer, pickPlace, selectionOf } from "./pickers.js";
+import { clearReading, showContrast, showWords } from "./reading.js";
 import { explain } from "./refusals.js";
 import { leastCertain, showAlternatives, showHypotheses, whatIf } from "./result.js";
 import { fitSource, offerTexts } from "./texts.js";
@@ -60,6 +61,7 @@ function restore({ starting = false } = {}) {
   if (starting && !typed && !wanted.has("source")) askForExample();
   fillForm(controls, wanted, { starting });
   if (decoded && decoded.request.model !== controls.model.value) clear();
+  $("reading").open ||= controls.foil.value !== "";
   offerModel(wanted);
   $("unmet").replaceChildren(...unmet(form, wanted));
   const met = asksFor(controls, wanted);
@@ -140,7 +142,7 @@ async function showDecoding({ keepStep = false } = {}) {
     const step = wanted.get("step") ?? (keepStep ? Number(controls.step.value) : undefined);
     wanted = new URLSearchParams();
     await showHypothesis(index, step);
-    await showWithout(signal);
+    await showWithout(decoded, prefix().length, signal);
   });
 }
 
@@ -181,17 +183,18 @@ async function choose(step = leastCertain(chosen(), specialIds(pickedModel().con
   view = null;
   showStep();
   keepInAddressSoon(form);
+  readAnswer();
   await showWeights();
 }
 
-/** Says what the heads that are off change. */
-async function showWithout(signal) {
-  const { request, hypotheses } = decoded;
-  $("without").hidden = !request.ablate;
-  if (!request.ablate) return;
-  const said = await compare(request, hypotheses[0], prefix().length, signal);
-  $("without").firstElementChild.replaceChildren(...said);
+/** Shows the words of the chosen hypothesis, and compares it with another answer, if that is open. */
+function readAnswer() {
+  if (!$("reading").open || !decoded) return clearReading();
+  showWords(decoded.request, Number(controls.hypothesis.value));
+  showFoil();
 }
+
+const showFoil = () => showContrast(targetRequest(), controls.foil.value);
 
 function showStep() {
   const step = Number(controls.step.value);
@@ -247,20 +250,11 @@ async function showWeights() {
   const choices = { pick: drillInto, onStep: goTo, isOff: (place) => isOff(controls, place) };
   const { sourceTokens } = decoded;
   view = await showAttention(targetRequest(), sourceTokens, controls, pickedModel(), choices);
-  nameSwitch();
+  nameSwitch(controls, pickedModel(), pickedPlace());
   stepView();
 }
 
 const pickedPlace = () => placeOf(selectionOf(controls), controls, pickedModel());
-
-/** Names the button after what it does to the heads that are chosen in the grid. */
-function nameSwitch() {
-  const { layers, heads } = pickedPlace();
-  const name = (what, { length, 0: first }) => (length === 1 ? `${what} ${first}` : `all ${what}s`);
-  const off = isOff(controls, { layers, heads });
-  $("switch").hidden = !pickedModel().ablation;
-  $("switch").textContent = `Switch ${off ? "on" : "off"} ${name("layer", layers)}, ${name("head", heads)}`;
-}
 
 /** Decodes again without the heads that are chosen, or with them; Back returns. */
 async function switchHeads() {
@@ -326,6 +320,7 @@ function say(problem) {
 
 function clear() {
   latest("attention");
+  clearReading();
   decoded = null;
   $("attention").hidden = true;
   say("");
@@ -354,6 +349,7 @@ const reactions = {
   layer: changeSelection,
   head: changeSelection,
   one_scale: changeSelection,
+  foil: showFoil,
 };
 form.addEventListener("input", ({ target }) => {
   if (models.length === 0) return; // start() reads the form
@@ -382,6 +378,7 @@ onClick("compare", async () => {
 onClick("copy-both", () => copy(new URL(addressOfBoth(), location.href).href));
 onClick("downloads", (target) => target.value && download(attentionRequest(), target));
 addEventListener("popstate", () => restore());
+$("reading").addEventListener("toggle", readAnswer);
 $("playground").addEventListener("toggle", () => import("./playground.js"), { once: true });
 document.documentElement.classList.toggle("inside", window !== parent);
 const started = start().catch((error) => say(error.message));

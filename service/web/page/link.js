@@ -2,10 +2,11 @@
 import { short } from "view/labels.js";
 
 const BOXES = ["stream", "one_scale", "split"];
-const TYPED = ["source", "beam_size", "num_hypotheses"];
+const ASKED = ["source", "beam_size", "num_hypotheses"];
+const TYPED = [...ASKED, "foil"];
 const HIDDEN = ["target_prefix", "ablate"];
 // The fields that an answer depends on. If they differ, its steps are not those of the link.
-const OF_ANSWER = [...TYPED, "model", "source_language", "target_language", "ablate"];
+const OF_ANSWER = [...ASKED, "model", "source_language", "target_language", "ablate"];
 
 /**
  * Fills the form with what is `wanted`. When the page is `starting`, it sets only the defaults of

@@ -56,7 +56,8 @@ export function whatIf(tokens) {
   return before ? ["What if ", last, " followed ", before, "?"] : ["What if it began with ", last, "?"];
 }
 
-function withProbability(token, logProb) {
+/** Shows a token with its probability, as a number and a bar. */
+export function withProbability(token, logProb) {
   const probability = Math.exp(logProb);
   const text = probability < 0.005 ? "<0.01" : probability.toFixed(2);
   const number = element("span", { className: "probability", textContent: text });

@@ -57,7 +57,7 @@ function titleOf({ reduce_layers, reduce_heads }, { layers, heads }) {
   const name = (what, indices, how) => `${how ? `${what}s` : what} ${listed(indices)}`;
   const [ofLayers, ofHeads] = [name("layer", layers, reduce_layers), name("head", heads, reduce_heads)];
   const how = (reduction) => (reduction ? `${reduction} of ` : "");
-  const joined = reduce_layers && reduce_layers === reduce_heads ? " and " : `; ${how(reduce_heads)}`;
+  const joined = reduce_layers && reduce_layers === reduce_heads ? ", " : `; ${how(reduce_heads)}`;
   return how(reduce_layers) + ofLayers + joined + ofHeads;
 }
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from model.__main__ import app
 from model.checkpoint import load_model
 from model.export.alignment.choose import Candidate, Choice, Ranked, candidates, choose, divergence
-from model.export.alignment.find import align, find
+from model.export.alignment.find import align, describe, find, name_of, say
 from model.export.alignment.graphs import Graphs
 from model.export.alignment.occlusion import Fill, Labels, clear, occlude
 from model.export.alignment.sources import FEWEST, MOST, WORK, spread, weights_of
@@ -51,6 +51,40 @@ def test_the_head_that_looks_at_the_right_tokens_is_found(layer, head, shift):
     assert choice.chance == pytest.approx(1 / 8)
     assert second.agreement <= best.agreement
     assert choice.holds
+
+
+@pytest.mark.parametrize("head", [0, 3])
+def test_the_guided_head_aligns_whichever_agrees_most(head):
+    """Heads 0 and 3 of layer 1 look at the right tokens, 0 less often."""
+    pairs = [
+        (np.concatenate([few[:, :1], many[:, 1:]], 1), labels)
+        for (few, _), (many, labels) in zip(
+            planted(np.random.default_rng(1), 1, 0, 0, 0.3),
+            planted(np.random.default_rng(1), 1, 3, 0, 0.9),
+            strict=True,
+        )
+    ]
+    choice = choose(pairs, 3, 4, Candidate((1,), (head,), 0))
+    assert choice.ranked[0].candidate == Candidate((1,), (3,), 0)
+    found = describe(choice, 20)
+    assert (found["layers"], found["heads"], found["guided"]) == ((1,), (head,), True)
+    best = choice.ranked[0] if head == 0 else choice.ranked[1]
+    assert found["second"] == best.describe()
+    sentence = say(choice, 20, 4)
+    assert f"head {head} of layer 1, as training guided it: of 240 target tokens" in sentence
+    assert f"the best other, {name_of(best, 4)}, for {best.agreement:.1%}" in sentence
+
+
+def test_a_guided_head_aligns_even_where_occlusion_cannot_tell(tiny, tmp_path):
+    """The weights are random. A second search keeps what the bundle says."""
+    bundle = shutil.copytree(tiny, tmp_path / "tiny")
+    edit_json("bundle.json", lambda manifest: manifest.pop("alignment"), bundle)
+    expected = "Targets are aligned by head 2 of layer 1, as training guided it"
+    assert align(bundle, guided=(1, 2)).startswith(expected)
+    assert align(bundle).startswith(expected)
+    alignment = load_bundle(bundle).manifest.alignment
+    assert (alignment.layers, alignment.heads, alignment.shift) == ([1], [2], 0)
+    assert alignment.guided
 
 
 @pytest.mark.parametrize("seed", range(5))

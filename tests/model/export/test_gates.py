@@ -88,7 +88,7 @@ def run_graphs(session, sources, targets, encoder, decoder):
         steps.append(log_softmax(logits))
     found = []
     for i, target in enumerate(targets):
-        weights = [own[i].weights, *(each.weights for each in attended[i])]
+        weights = [own[i].weights, *(each.weights for each in attended[i].values())]
         log_probs = np.stack(steps)[: len(target), i]
         found.append((memory[i], weights, log_probs, scores[i]))
     return found
@@ -177,7 +177,9 @@ def test_norms_are_those_of_the_vectors_whose_sum_is_the_output_of_attention(exp
     for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
         run_torch(model, source, target)
         layers = [
-            (each, layer) for each in (own[i], *attended[i]) for layer in range(len(each.weights))
+            (each, layer)
+            for each in (own[i], *attended[i].values())
+            for layer in range(len(each.weights))
         ]
         for module, (ours, layer) in zip(modules, layers, strict=True):
             read, given = values[module][i][0][0].numpy(), outputs[module][i][1][0].numpy()

@@ -1,10 +1,11 @@
 """Refusals of natural guesses say what to send instead."""
 
+import httpx2
 import pytest
 
 from service.app import PROTOCOLS
 from service.settings.settings import DEFAULT_BUNDLE
-from tests.conftest import opened
+from tests.conftest import KEY, opened
 from tests.service.api.bodies import tensor_of
 
 DECODING = [  # as other services call it, or mistyped
@@ -60,9 +61,10 @@ def test_other_paths_name_no_protocol(client, path):
     assert "HEED_PROTOCOLS" not in client.post(path).text
 
 
-def test_a_protocol_is_named_with_those_that_are_on(tiny):
-    with opened(tiny, protocols="libretranslate") as client:
-        assert "HEED_PROTOCOLS=libretranslate,openai:" in detail_of(client.post("/v1/embeddings"))
+def test_a_protocol_is_named_with_those_that_are_on(protocol_server):
+    answer = httpx2.post(f"{protocol_server}/v2", headers={"Authorization": f"Bearer {KEY}"})
+    expected = "HEED_PROTOCOLS=openai,libretranslate,hugging-face,open-inference:"
+    assert expected in detail_of(answer)
 
 
 @pytest.mark.parametrize("name", ["parameters", "options", "generation_config"])

@@ -18,11 +18,23 @@ def shift(request):
 
 
 @pytest.fixture(scope="module")
-def ask(aligned, tmp_path_factory, shift):
-    bundle = shutil.copytree(aligned, tmp_path_factory.mktemp("shifted") / "aligned")
-    edit_manifest(bundle, alignment={**ALIGNMENT, "shift": shift})
-    with opened(bundle) as client:
-        yield sender(client)
+def client(aligned, tiny, tmp_path_factory):
+    """Models with an alignment of either shift, `tiny`, which has none, and one from before `heed
+    align`."""
+    folder = tmp_path_factory.mktemp("alignments")
+    bundles = [shutil.copytree(aligned, folder / f"shift{shift}") for shift in (0, 1)]
+    for shift, bundle in enumerate(bundles):
+        edit_manifest(bundle, name=bundle.name, alignment={**ALIGNMENT, "shift": shift})
+    unasked = shutil.copytree(tiny, folder / "unasked")
+    edit_json("bundle.json", lambda manifest: manifest.pop("alignment"), unasked)
+    edit_manifest(unasked, name="unasked")
+    with opened(*bundles, tiny, unasked) as client:
+        yield client
+
+
+@pytest.fixture
+def ask(client, shift):
+    return sender(client, model=f"shift{shift}")
 
 
 def blocks(ask, path="/v1/attention", **body):
@@ -100,23 +112,19 @@ def test_words_are_aligned_as_their_tokens(ask):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("model", "said"),
     [
-        ({}, "run `heed align BUNDLE`"),
-        ({"alignment": None}, "agrees with occlusion hardly more often than by chance"),
+        ("unasked", "run `heed align BUNDLE`"),
+        ("tiny", "agrees with occlusion hardly more often than by chance"),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/attention", "/v1/decode"])
-def test_a_model_without_one_is_refused(tiny, tmp_path, path, changes, said):
-    bundle = shutil.copytree(tiny, tmp_path / "tiny")
-    edit_json("bundle.json", lambda manifest: manifest.pop("alignment", None), bundle)
-    edit_manifest(bundle, **changes)
-    with opened(bundle) as client:
-        wanted = {"source": "red", "attention": {"alignment": "model"}}
-        status, problem = sender(client)(path, **wanted)
-        assert (status, problem["code"]) == (404, "not_supported")
-        assert problem["detail"].startswith("model tiny has no alignment: its ")
-        assert said in problem["detail"]
+def test_a_model_without_one_is_refused(client, path, model, said):
+    wanted = {"source": "red", "attention": {"alignment": "model"}}
+    status, problem = sender(client, model=model)(path, **wanted)
+    assert (status, problem["code"]) == (404, "not_supported")
+    assert problem["detail"].startswith(f"model {model} has no alignment: its ")
+    assert said in problem["detail"]
 
 
 def test_without_attention_there_is_no_alignment(aligned):

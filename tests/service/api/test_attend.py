@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from service.api.endpoints.attend import EXAMPLES, fewer_queries
 from service.api.endpoints.attend_body import attended_nbytes
-from tests.conftest import TINY, opened
 from tests.service.api.bodies import GOOD, K, Q
 from tests.waiting import wait_until
 
@@ -183,42 +182,44 @@ def test_only_mechanisms_that_combine_vectors_in_pairs_need_memory_for_them():
     assert attended_nbytes("additive", feeds) == 8 * weights + outputs
 
 
-def test_the_number_of_running_and_waiting_requests_is_limited(monkeypatch):
+@pytest.fixture
+def one_core(client, monkeypatch):
+    """The limiter of work that takes a core, which has one."""
+    limiter = client.app.state.service.cores
+    monkeypatch.setattr(limiter, "total_tokens", 1)
+    return limiter
+
+
+def test_the_number_of_running_and_waiting_requests_is_limited(client, one_core, monkeypatch):
     """One core and one place to wait: two of four simultaneous requests are refused, none lost."""
     monkeypatch.setattr("service.api.reading.call.MOST_WAITING", 1)
-    with opened(TINY) as client:
-        mechanisms, free = client.app.state.service.mechanisms, threading.Event()
-        limiter = client.app.state.service.cores
-        limiter.total_tokens = 1
-        running = []
+    mechanisms, free = client.app.state.service.mechanisms, threading.Event()
+    running = []
 
-        def attend(*arguments):
-            running.append(arguments)
-            free.wait(10)
-            return type(mechanisms).attend(mechanisms, *arguments)
+    def attend(*arguments):
+        running.append(arguments)
+        free.wait(10)
+        return type(mechanisms).attend(mechanisms, *arguments)
 
-        monkeypatch.setattr(mechanisms, "attend", attend, raising=False)
-        with ThreadPoolExecutor() as pool:
-            first = pool.submit(client.post, "/v1/attend", json=GOOD)
-            wait_until(lambda: len(running) == 1)
-            second = pool.submit(client.post, "/v1/attend", json=GOOD)
-            wait_until(lambda: client.portal.call(limiter.statistics).tasks_waiting == 1)
-            refused = [client.post("/v1/attend", json=GOOD) for _ in range(2)]
-            assert [(r.status_code, r.headers["retry-after"]) for r in refused] == [(429, "1")] * 2
-            assert len(running) == 1
-            free.set()
-            assert [first.result().status_code, second.result().status_code] == [200, 200]
+    monkeypatch.setattr(mechanisms, "attend", attend, raising=False)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(client.post, "/v1/attend", json=GOOD)
+        wait_until(lambda: len(running) == 1)
+        second = pool.submit(client.post, "/v1/attend", json=GOOD)
+        wait_until(lambda: client.portal.call(one_core.statistics).tasks_waiting == 1)
+        refused = [client.post("/v1/attend", json=GOOD) for _ in range(2)]
+        assert [(r.status_code, r.headers["retry-after"]) for r in refused] == [(429, "1")] * 2
+        assert len(running) == 1
+        free.set()
+        assert [first.result().status_code, second.result().status_code] == [200, 200]
 
 
-def test_waiting_too_long_for_a_core_is_a_timeout(monkeypatch):
-    with opened(TINY, timeout=0.2) as client:
-        limiter = client.app.state.service.cores
-        limiter.total_tokens = 1
-        client.portal.call(limiter.acquire_on_behalf_of_nowait, "somebody")
-        answer = client.post("/v1/attend", json=GOOD)
-        assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
-        client.portal.call(limiter.release_on_behalf_of, "somebody")
-        assert client.post("/v1/attend", json=GOOD).status_code == 200
+def test_waiting_too_long_for_a_core_is_a_timeout(client, one_core):
+    client.portal.call(one_core.acquire_on_behalf_of_nowait, "somebody")
+    answer = client.post("/v1/attend", json=GOOD, headers={"X-Request-Timeout": "0.2"})
+    assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
+    client.portal.call(one_core.release_on_behalf_of, "somebody")
+    assert client.post("/v1/attend", json=GOOD).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -151,12 +151,11 @@ def test_a_decoded_target_is_explained_like_one_that_is_given(post):
     np.testing.assert_allclose(over["contrast"]["lead"], given["contrast"]["lead"], atol=1e-3)
 
 
-def test_words_are_replaced_whole(tiny):
+def test_words_are_replaced_whole(post):
     """All of a text is replaced for its only word, as for its source share."""
-    with opened(tiny) as client:
-        body = {"source": ["red green", "blue"], "target": ["abc", "ab"], "unit": "word"}
-        both, one = client.post("/v1/attribution", json=body).json()["results"]
-        tokens = client.post("/v1/attribution", json={**body, "unit": "token"}).json()["results"]
+    body = {"model": "tiny", "source": ["red green", "blue"], "target": ["abc", "ab"]}
+    both, one = attributed(post, **body, unit="word")
+    tokens = attributed(post, **body, unit="token")
     words = [
         {"text": "red", "start": 0, "end": 3, "tokens": [0]},
         {"text": "green", "start": 4, "end": 9, "tokens": [1]},

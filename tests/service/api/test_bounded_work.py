@@ -1,17 +1,22 @@
 """What is read of a request that is refused is bounded, and so is what is kept of it."""
 
+import asyncio
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
+from service.api.answering.respond import one_by_one
 from service.api.reading.faults import Faults
 from service.api.reading.texts import Text, TextField, split_texts, tokenize_fields
 from service.bundle.manifest import load_bundle
 from service.errors import Invalid, TooLarge
 from service.settings.settings import DEFAULT_BUNDLE
+from service.text import tokenizer
 from service.text.opening import open_tokenizers
+from service.text.tokenizer import advise
 
 LIMIT = 256  # sentences
 WORDS = "ab " * 1300  # the default model has no space: each part of it is refused
@@ -123,3 +128,32 @@ def test_what_is_pooled_is_held_before_it_is_computed(client, pooling):
         answer = client.post("/v1/encode", json=body)
     d_model = len(answer.json()["results"][0]["embedding"])
     assert held[0] >= 4 * d_model * 64 * 16
+
+
+def test_a_vocabulary_is_listed_once_however_many_texts_it_lacks(monkeypatch):
+    listed = []
+
+    def count(*asked):
+        listed.append(asked)
+        return advise(*asked)
+
+    monkeypatch.setattr(tokenizer, "advise", count)
+    source, _ = open_tokenizers(load_bundle(DEFAULT_BUNDLE))
+    for text in ("1", "2", "a3"):
+        with pytest.raises(Invalid, match="send only a b c"):
+            source.between([], []).encode(text, "/source")
+    assert len(listed) == 1
+
+
+def test_what_is_sent_of_an_answer_is_forgotten():
+    parts = [np.zeros(9) for _ in range(4)]
+    held = [weakref.ref(part) for part in parts]
+    sending = one_by_one([memoryview(part) for part in parts])
+    del parts
+
+    async def send_all():
+        for sent in range(4):
+            await anext(sending)
+            assert sum(part() is not None for part in held) == 3 - sent
+
+    asyncio.run(send_all())

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import httpx2
 import pytest
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -15,8 +16,7 @@ from service.http.messages.problems import (
     answer_http_exception,
     answer_unexpected,
 )
-from service.settings.settings import DEFAULT_BUNDLE
-from tests.conftest import opened
+from tests.conftest import KEY, opened
 from tests.service.api.conftest import copy_of
 from tests.service.http.asgi import request_for
 
@@ -130,8 +130,9 @@ def test_a_service_without_languages_lists_none_and_says_how_to_have_some(withou
         assert "serve one that has, by HEED_BUNDLES" in refused.json()["error"]
 
 
-def test_the_examples_of_embeddings_are_answered():
-    with opened(DEFAULT_BUNDLE, protocols="openai") as client:
+def test_the_examples_of_embeddings_are_answered(protocol_server):
+    key = {"Authorization": f"Bearer {KEY}"}
+    with httpx2.Client(base_url=protocol_server, headers=key) as client:
         body = client.get("/openapi.json").json()["paths"]["/v1/embeddings"]["post"]["requestBody"]
         examples = body["content"]["application/json"]["examples"]
         assert len(examples) == 2

@@ -2,6 +2,9 @@
 
 import pytest
 
+from service.api.reading import required
+from service.api.reading.required import read_item
+from service.errors import MOST_FAULTS
 from tests.documentation import events_of
 
 PHRASES = {"required": [["EH1 D", "AE1"], "K"]}
@@ -98,6 +101,39 @@ def test_refusals(post, options, detail):
     status, problem = post("/v1/decode", source="read", **options)
     assert status == 422
     assert problem["detail"].startswith(detail)
+
+
+def entries_of(sources):
+    return [word for source in sources for word in source.split("'")]
+
+
+def test_a_glossary_asks_for_a_bounded_number_of_phrases(post):
+    """Each takes as long to tokenize as several texts, in one thread for all requests."""
+    pairs = [a + b for a in "abcdefghijklmnopqrstuvwxyz" for b in "acegikmoqsuw"]
+    sources = ["'".join(pairs[i : i + 13]) for i in range(0, 312, 13)]
+    targets = ["K", "D", "T", "N", "S", "Z", "B", "P"]
+    asked = {"source": sources, "glossary": dict.fromkeys(entries_of(sources), targets)}
+    status, problem = post("/v1/decode", **asked)
+    assert status == 413
+    expected = "/glossary asks for 2496 phrases in all sources and the limit is 2048: send fewer"
+    assert problem["detail"].startswith(expected)
+    assert ask(post, max_new_tokens=1, **{**asked, "source": sources[:1]})
+
+
+def test_after_ten_faults_no_more_entries_are_tokenized(post, monkeypatch):
+    tried = []
+
+    def read(asked, *others):
+        tried.append(asked)
+        return read_item(asked, *others)
+
+    monkeypatch.setattr(required, "read_item", read)
+    sources = ["'".join("abcdefghijklm"), "'".join("nopqrstuvwxyz")]
+    status, _ = post(
+        "/v1/decode", source=sources, glossary=dict.fromkeys(entries_of(sources), "X1")
+    )
+    assert status == 422
+    assert len(tried) == MOST_FAULTS
 
 
 def test_a_suppressed_token_is_named(post):

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.conftest import ALIGNMENT, DEFAULT_BUNDLE, TINY, edit_manifest, opened, sender
+from tests.conftest import ALIGNMENT, DEFAULT_BUNDLE, edit_manifest, opened, sender
 
 EVERY = {**ALIGNMENT, "layers": [0, 1, 2], "heads": [0, 1, 2, 3], "second": None}
 WORDS = ["thought", "transformer", "unconstitutional", "photograph", "a"]
@@ -128,8 +128,7 @@ def test_contradictions_are_refused(aligning, fields, pointer, advice):
     assert advice in fault["detail"]
 
 
-def test_a_model_without_alignment_is_refused():
-    with opened(TINY) as client:
-        status, problem = sender(client)("/v1/decode", source="red", source_final=False)
+def test_a_model_without_alignment_is_refused(client):
+    status, problem = sender(client, model="tiny")("/v1/decode", source="red", source_final=False)
     assert (status, problem["code"]) == (404, "not_supported")
     assert "agrees with occlusion hardly more often than by chance" in problem["detail"]

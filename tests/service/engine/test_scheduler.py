@@ -1,10 +1,13 @@
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.scheduler import MAX_LOGITS_BYTES, JobSize, PassSize, Scheduler
+from service.engine.scheduler import MAX_LOGITS_BYTES, Job, JobSize, PassSize, Scheduler
+from service.errors import PassFailed
+from service.wire import Answer, Entry
 
 Sizes = st.lists(
     st.builds(
@@ -104,3 +107,21 @@ def test_a_pass_that_scores_fits_the_budget_for_its_logits(sizes, rows):
     count = scheduler(max_pass_tokens=10**6, **limits).one_pass(passes, delays=False)
     assert count == 1 or count * max(sizes[:count]) <= rows
     assert count == len(sizes) or (count + 1) * max(sizes[: count + 1]) > rows
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda job: job.result.cancel(),
+        lambda job: job.finish(Answer()),
+        lambda job: job.finish(PassFailed("it failed")),
+        lambda job: (job.finish(Answer()), job.result.cancel()),
+        lambda job: (job.result.cancel(), job.finish(Answer())),
+    ],
+)
+def test_a_job_is_abandoned_once_it_has_an_outcome(end):
+    job = Job(Entry(np.array([5, 6])))
+    assert not job.abandoned
+    end(job)
+    assert job.abandoned
+    assert job.result.done()

@@ -4,6 +4,7 @@ import contextlib
 import resource
 import select
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -51,11 +52,23 @@ UNFINISHED = {  # what a client sends at once, and again and again, and the stat
 }
 
 
-@pytest.mark.parametrize(("sent", "drip", "statuses"), UNFINISHED.values(), ids=UNFINISHED)
-def test_a_client_that_sends_no_whole_request_is_told_so_and_left(port, sent, drip, statuses):
-    with connect(port) as client:
-        client.sendall(sent)
-        answers = received_until_closed(client, drip)
+@pytest.fixture(scope="module")
+def told(port):
+    """What each of these clients, which come together, is told until it is left."""
+
+    def wait_for_end(case):
+        sent, drip, _ = case
+        with connect(port) as client:
+            client.sendall(sent)
+            return received_until_closed(client, drip)
+
+    with ThreadPoolExecutor(len(UNFINISHED)) as pool:
+        return dict(zip(UNFINISHED, pool.map(wait_for_end, UNFINISHED.values()), strict=True))
+
+
+@pytest.mark.parametrize("kind", UNFINISHED)
+def test_a_client_that_sends_no_whole_request_is_told_so_and_left(told, kind):
+    (_, drip, statuses), answers = UNFINISHED[kind], told[kind]
     found = [int(part[:3]) for part in answers.split(b"HTTP/1.1 ")[1:]]
     assert found == statuses
     if not drip and statuses == [408]:
@@ -106,13 +119,13 @@ def get_answer(client):
     receive(client, OK)
 
 
-@pytest.mark.parametrize("get", [get_answer, get_early_answer])
-def test_clients_that_were_answered_give_way(get):
-    limited = running("-c", LIMITED.format(files=96), "--keep-alive-timeout", "600")
-    with limited as (_, port), contextlib.ExitStack() as stack:
-        for _ in range(50):
-            get(stack.enter_context(connect(port)))
-        assert ask(port) == b"HTTP/1.1 200"
+def test_clients_that_were_answered_give_way():
+    with running("-c", LIMITED.format(files=96), "--keep-alive-timeout", "600") as (_, port):
+        for get in (get_answer, get_early_answer):
+            with contextlib.ExitStack() as stack:
+                for _ in range(50):
+                    get(stack.enter_context(connect(port)))
+                assert ask(port) == b"HTTP/1.1 200"
 
 
 WORDS = ["transformers" * 5] * 256
@@ -203,19 +216,20 @@ def besides_requests(log):
     return [line for line in log.splitlines() if '"event":"request"' not in line]
 
 
-@pytest.mark.parametrize("sent", [b"", post("/v1/decode", {}, 9999)])
-def test_many_idle_connections_shut_nobody_out(sent):
+def test_many_idle_connections_shut_nobody_out():
+    """Whether they have sent nothing or the beginning of a request."""
     patient = ["--idle-timeout", "600", "--timeout", "600"]
     with running("-c", LIMITED.format(files=96), *patient) as (process, port):
-        with crowd(port, 150, sent) as clients:
-            assert [ask(port) for _ in range(20)] == [b"HTTP/1.1 200"] * 20
-            oldest, newest = clients[0], clients[-1]
-            oldest.settimeout(20)
-            with contextlib.suppress(ConnectionError):
-                assert oldest.recv(1) == b""
-            newest.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                newest.recv(1)
+        for sent in (b"", post("/v1/decode", {}, 9999)):
+            with crowd(port, 150, sent) as clients:
+                assert [ask(port) for _ in range(20)] == [b"HTTP/1.1 200"] * 20
+                oldest, newest = clients[0], clients[-1]
+                oldest.settimeout(20)
+                with contextlib.suppress(ConnectionError):
+                    assert oldest.recv(1) == b""
+                newest.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    newest.recv(1)
         process.terminate()
         said, _ = process.communicate(timeout=30)
     assert len(besides_requests(said)) < 100

@@ -121,10 +121,20 @@ def test_a_file_of_keys_that_is_missing_stops_the_start(tmp_path):
         read_keys(Settings(api_keys_file=tmp_path / "none"))
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--port", "x"], ["--nonsense", FIRST]])
-def test_no_key_is_printed(arguments):
+PRINT = """
+import contextlib, sys
+from service.__main__ import main
+
+for arguments in (["--help"], ["--port", "x"], ["--nonsense", sys.argv[1]]):
+    sys.argv[1:] = arguments
+    with contextlib.suppress(SystemExit):
+        main()
+"""
+
+
+def test_no_key_is_printed():
     done = subprocess.run(
-        [sys.executable, "-m", "service", *arguments],
+        [sys.executable, "-c", PRINT, FIRST],
         env={**os.environ, "HEED_API_KEYS": SECOND},
         capture_output=True,
         text=True,

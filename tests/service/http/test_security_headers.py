@@ -74,11 +74,9 @@ def test_the_server_does_not_name_itself(server):
     assert "server" not in httpx2.get(f"{server}/livez").headers
 
 
-@pytest.mark.parametrize(("trusted", "scheme"), [("", "http"), ("127.0.0.0/8", "https")])
-def test_forwarded_headers_are_trusted_where_configured(trusted, scheme):
+def test_forwarded_headers_are_trusted_where_configured(server):
     """The absolute address of the page's preview shows which scheme the service trusts."""
-    flags = ["--trusted-proxies", trusted] if trusted else []
-    with serving(*flags) as address:
-        headers = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.9"}
-        page = httpx2.get(address, headers=headers).text
-    assert f'content="{scheme}://' in page
+    headers = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.9"}
+    assert 'content="http://' in httpx2.get(server, headers=headers).text
+    with serving("--trusted-proxies", "127.0.0.0/8") as address:
+        assert 'content="https://' in httpx2.get(address, headers=headers).text

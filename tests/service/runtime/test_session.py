@@ -53,18 +53,18 @@ def test_a_batch_is_encoded_and_attended_like_each_source_alone(session, bundle,
         assert_close(memory[i], alone)
         (encoder,) = session.encoder_attention([source])
         assert_close(encoders[i].weights, encoder.weights)
-        ((decoder, cross),) = session.attention([targets[i]], [cross_alone])
-        assert_close(together[i][0].weights, decoder.weights)
-        assert_close(together[i][1].weights, cross.weights)
+        (attended,) = session.attention([targets[i]], [cross_alone])
+        for kind in ("decoder", "cross"):
+            assert_close(together[i][kind].weights, attended[kind].weights)
 
 
 def test_attention_rows_sum_to_one_and_the_decoder_sees_no_later_token(session, bundle):
     batch = sources(bundle, [3, 8])
     targets = [np.array([1, 5, 6, 4]), np.array([1, 4])]
-    for decoder, cross in session.attention(targets, crosses(session, batch)):
-        np.testing.assert_allclose(decoder.weights.sum(-1), 1, atol=1e-5)
-        np.testing.assert_allclose(cross.weights.sum(-1), 1, atol=1e-5)
-        assert (np.triu(decoder.weights, 1) == 0).all()
+    for attended in session.attention(targets, crosses(session, batch)):
+        for kind in ("decoder", "cross"):
+            np.testing.assert_allclose(attended[kind].weights.sum(-1), 1, atol=1e-5)
+        assert (np.triu(attended["decoder"].weights, 1) == 0).all()
     for encoder in session.encoder_attention(batch):
         np.testing.assert_allclose(encoder.weights.sum(-1), 1, atol=1e-5)
 
@@ -236,8 +236,8 @@ def test_int8_weights_of_a_step_are_those_of_the_pass_over_all(g2p):
     whole = session.attention(targets, memory)
     for n in range(1, 10):
         begun = session.attention([target[:n] for target in targets], memory)
-        for (decoder, cross), (decoder_begun, cross_begun) in zip(whole, begun, strict=True):
-            row = decoder.weights[:, :, n - 1, :n], cross.weights[:, :, n - 1]
-            last = decoder_begun.weights[:, :, -1], cross_begun.weights[:, :, -1]
-            for one, other in zip(row, last, strict=True):
-                np.testing.assert_allclose(one, other, rtol=0, atol=5e-3)
+        for one, other in zip(whole, begun, strict=True):
+            row = one["decoder"].weights[:, :, n - 1, :n], one["cross"].weights[:, :, n - 1]
+            last = other["decoder"].weights[:, :, -1], other["cross"].weights[:, :, -1]
+            for ours, theirs in zip(row, last, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-3)

@@ -102,7 +102,9 @@ def shapes_of(options):
     ending = "_pre" if before else ""
 
     def norm(place):
-        shapes.update({f"{place}_ln_scale{ending}": (1, width), f"{place}_ln_bias{ending}": (1, width)})
+        shapes.update(
+            {f"{place}_ln_scale{ending}": (1, width), f"{place}_ln_bias{ending}": (1, width)}
+        )
 
     for side, depth in (("encoder", options["enc-depth"]), ("decoder", options["dec-depth"])):
         for layer in range(1, depth + 1):
