@@ -364,7 +364,8 @@ async def prepare(
     aligns = [True] * len(sources.tokens) if every else sources.marked
     limit, size = call.settings.max_answer_bytes, (search, body.attention, selection)
     nbytes = check_decoded(limit, model, *size, sources.tokens, any(aligns))
-    nbytes += check_words(body.words, body.source_share, call.settings, search, sources.tokens)
+    if body.words:
+        nbytes += check_words(body.source_share, call.settings, search, sources.tokens)
     await call.hold(nbytes)
     entries = [
         Entry(

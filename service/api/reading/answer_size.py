@@ -122,13 +122,10 @@ def check_decoded(
 
 
 def check_words(
-    asked: bool, shares: bool, settings: Settings, search: SearchOptions, sources: Sequence[Tokens]
+    shares: bool, settings: Settings, search: SearchOptions, sources: Sequence[Tokens]
 ) -> int:
-    """Return the bytes of the words of all hypotheses, if they are `asked` for and every token may
-    be one, and of the rows for their source `shares`. Raise TooLarge if words or rows could exceed
-    the limit."""
-    if not asked:
-        return 0
+    """Return the bytes of the words of all hypotheses, if every token may be one, and of the rows
+    for their source `shares`. Raise TooLarge if words or rows could exceed the limit."""
     limit, words = settings.max_answer_bytes, search.num_hypotheses * search.max_new_tokens
     words *= len(sources)
     if (nbytes := words * WORD_BYTES) > limit:

@@ -287,9 +287,7 @@ def find_model(models: Mapping[str, Found], name: str | None, failed: Container[
 
 
 def gather_answers(
-    futures: "Sequence[asyncio.Future[Answer]]",
-    faults: Faults | None = None,
-    results: Sequence[int] = (),
+    futures: "Sequence[asyncio.Future[Answer]]", faults: Faults | None, results: Sequence[int]
 ) -> "asyncio.Future[list[Answer]]":
     """Return a future of all answers, which ends with the first failure.
 

@@ -66,7 +66,7 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
 router = APIRouter(prefix="/v2", include_in_schema=False, route_class=JsonRoute)
 
 
-def find_task(call: Call, name: str, version: str | None = None) -> tuple[Model, Task]:
+def find_task(call: Call, name: str, version: str | None) -> tuple[Model, Task]:
     """Return the model of this name, and its task. Raise NotFound, naming all models, or the one
     version of this model."""
     known = call.service.registry.served.values()
