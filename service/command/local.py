@@ -133,6 +133,10 @@ async def compute(path: str, body: Mapping[str, Any], call: Call) -> Computed:
             from service.api.endpoints.attention import AttentionRequest, run_attention
 
             return await run_attention(validate(AttentionRequest, body), call)
+        case "/v1/attribution":
+            from service.api.endpoints.attribution import AttributionRequest, run_attribution
+
+            return await run_attribution(validate(AttributionRequest, body), call)
         case "/v1/score":
             from service.api.endpoints.score import ScoreRequest, run_score
 
