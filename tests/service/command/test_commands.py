@@ -12,7 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from service.api.endpoints.attention import AttentionRequest
-from service.api.endpoints.decode import DecodeRequest
+from service.api.endpoints.decode_body import DecodeRequest
 from service.api.reading.requests import AttentionSelection
 from service.command.__main__ import COMMANDS, main
 from service.settings.settings import Settings
