@@ -33,7 +33,6 @@ from service.api.endpoints import (
     encode,
     metrics,
     models,
-    paths,
     tokenize,
 )
 from service.api.protocols import openai
@@ -105,7 +104,7 @@ def create_app(
     document = app.openapi()
     add_schemas(document, [Problem, *EVENTS])
     show_answers(document)
-    paths.document_keys(document, keys=service.keys is not None, admin=service.admin is not None)
+    routes.document_keys(document, keys=service.keys is not None, admin=service.admin is not None)
     return app
 
 
@@ -127,7 +126,7 @@ def limits_of(settings: Settings) -> RequestLimits:
         body_bytes=settings.max_body_bytes,
         bodies=Budget(settings.max_held_bytes // 4),
         answers=Budget(max(settings.max_held_bytes, settings.max_answer_bytes)),
-        exempt=settings.root_path + paths.CHANGES,
+        exempt=settings.root_path + routes.CHANGES,
     )
 
 
@@ -176,7 +175,7 @@ def telemetry_of(provider: TracerProvider | None) -> TelemetryConfig:
         "metrics": False,
         "logs": False,
         "operation_spans": False,
-        "exclude": lambda scope: bool(paths.QUIET.fullmatch(path_of(scope))),
+        "exclude": lambda scope: bool(routes.QUIET.fullmatch(path_of(scope))),
     }
 
 
@@ -234,18 +233,18 @@ def add_middleware(
         libre = "libretranslate" in settings.protocols
         keys_in_body = libretranslate.KEY_IN_BODY if libre else ()
         app.add_middleware(
-            KeyCheck, keys=service.keys, needs_key=paths.needs_key, keys_in_body=keys_in_body
+            KeyCheck, keys=service.keys, needs_key=routes.needs_key, keys_in_body=keys_in_body
         )
     app.add_middleware(HostCheck, hosts=hosts_of(settings))
     app.add_middleware(Errors)
     if settings.cors_origins:
         app.add_middleware(Cors, origins=settings.cors_origins)
     tracer = tracing.get_tracer("heed") if tracing else None
-    app.add_middleware(Observe, metrics=service.metrics, tracer=tracer, quiet=paths.QUIET)
+    app.add_middleware(Observe, metrics=service.metrics, tracer=tracer, quiet=routes.QUIET)
     if settings.root_path:
         app.add_middleware(RootPrefix, prefix=settings.root_path)
 
 
 def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HeedError, answer_heed_error)
-    app.add_exception_handler(HTTPException, partial(answer_http_exception, paths.OTHER_PATHS))
+    app.add_exception_handler(HTTPException, partial(answer_http_exception, routes.OTHER_PATHS))

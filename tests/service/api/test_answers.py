@@ -7,12 +7,12 @@ from pydantic import ValidationError
 
 from service.api.answering import decode_answer, responses
 from service.api.answering.examples import SIMPLE
-from service.api.endpoints import attend, attention, decode, encode, models, score, tokenize
+from service.api.endpoints import attend, attention, decode_body, encode, models, score, tokenize
 from service.bundle.manifest import Config
 from tests.documentation import events_of
 
 ENDPOINTS = {  # the model of each one's answer, and the examples of its requests
-    "/v1/decode": (decode_answer.DecodeAnswer, decode.EXAMPLES),
+    "/v1/decode": (decode_answer.DecodeAnswer, decode_body.EXAMPLES),
     "/v1/attention": (attention.AttentionAnswer, attention.EXAMPLES),
     "/v1/score": (score.ScoreAnswer, score.EXAMPLES),
     "/v1/encode": (encode.EncodeAnswer, encode.EXAMPLES),

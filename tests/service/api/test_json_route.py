@@ -12,10 +12,10 @@ from fastapi import FastAPI, Response
 from fastapi.testclient import TestClient
 from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 
-from service.api.endpoints.decode import DecodeRequest
-from service.api.endpoints.paths import QUIET
+from service.api.endpoints.decode_body import DecodeRequest
 from service.api.reading.call import SMALL, Call, one_of_each_class
 from service.api.reading.json_route import JsonRoute
+from service.api.routes import QUIET
 from service.app import ENDPOINTS
 from service.errors import HeedError
 from service.http.limits import Admission, Door

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from structlog.testing import capture_logs
 
-from service.api.endpoints.paths import QUIET
+from service.api.routes import QUIET
 from service.http.middleware.answers import Errors
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from structlog.testing import capture_logs
 
-from service.api.endpoints.paths import QUIET
+from service.api.routes import QUIET
 from service.http.middleware.answers import SMALLEST, Errors, Negotiation
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
