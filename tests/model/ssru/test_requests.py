@@ -62,9 +62,10 @@ def draw(random_):
         beam_size=beam_size,
         num_hypotheses=beam_size,
         early_stopping=random_.random() < 0.7,
+        target_prefix=tuple(random_.choices(range(4, 10), k=random_.randint(0, 4))),
     )
     source = np.array(random_.choices(range(4, 10), k=random_.randint(1, 16)))
-    return Entry(source, search, prefix=random_.choices(range(4, 10), k=random_.randint(0, 4)))
+    return Entry(source, search)
 
 
 def test_a_prefix_is_continued_as_numpy_does(client, oracle):
@@ -139,7 +140,10 @@ def test_attention_of_the_decoder_is_refused_with_the_reason(client, kinds, medi
 
 
 def test_a_head_of_the_decoder_cannot_be_switched_off(client):
-    ablate = [{"kind": "cross", "layer": 0, "heads": [0]}, {"kind": "decoder", "layer": 0}]
+    ablate = [
+        {"kind": "cross", "layer": 0, "heads": [0]},
+        {"kind": "decoder", "layer": 0, "heads": [0]},
+    ]
     answer = client.post("/v1/decode", json={"source": "abc", "ablate": ablate})
     assert answer.status_code == 422
     (fault,) = answer.json()["errors"]
@@ -164,4 +168,4 @@ def test_targets_are_aligned_by_the_guided_head(client, oracle):
     (result,) = post(client, "/v1/attention", **body)
     _, weights = oracle.score(source, target)
     expected = [[column, row] for row, column in enumerate(weights[-1, 0].argmax(-1).tolist())]
-    assert result["alignment"]["pairs"] == expected
+    assert result["attention"][0]["alignment"]["pairs"] == expected
