@@ -157,15 +157,8 @@ def assert_holds(cache, sources, recurrent):
     assert cache.sources == len(sources)
     assert cache.source_length.tolist() == lengths
     assert cache.position.tolist() == [len(row[0]) for row in rows]
-    own, crosses = memory_of(cache)
-    for i, memory in enumerate(own):
-        assert len(memory) == len(rows)
-        if rows or not recurrent:
-            assert memory.shape[2] == (1 if recurrent else cache.capacity)
-        for r, row in enumerate(rows):
-            for position, written in enumerate(row[i][-1:] if recurrent else row[i]):
-                np.testing.assert_array_equal(memory[r, :, position], written)
-    for i, memory in enumerate(crosses):
+    assert_rows(cache, rows, recurrent)
+    for i, memory in enumerate(memory_of(cache)[1]):
         for b, source in enumerate(sources):
             np.testing.assert_array_equal(memory[b, :, : lengths[b]], source.cross[i])
     for b, source in enumerate(sources):
@@ -173,6 +166,18 @@ def assert_holds(cache, sources, recurrent):
         assert alone.source_length.tolist() == [lengths[b]]
         for ours, theirs in zip(alone.keys_values, source.cross, strict=True):
             np.testing.assert_array_equal(ours[0], theirs)
+
+
+def assert_rows(cache, rows, recurrent):
+    own, _ = memory_of(cache)
+    if rows or not recurrent:
+        assert {memory.shape[2] for memory in own} == {1 if recurrent else cache.capacity}
+    first = -1 if recurrent else 0  # a state is the last one that was written
+    for i, memory in enumerate(own):
+        assert len(memory) == len(rows)
+        for r, row in enumerate(rows):
+            for position, written in enumerate(row[i][first:]):
+                np.testing.assert_array_equal(memory[r, :, position], written)
 
 
 def test_layers_on_a_device_begin_where_vector_instructions_may_read(config, mover):
