@@ -21,7 +21,6 @@ EPSILON = 1e-6  # that Marian adds in every norm
 LEAST_D_MODEL = 4  # with two rates or more, between which Marian divides
 SWISH_SCALE = 1.702  # gelu is about x sigmoid(1.702 x)
 PARTS = {"query": "q", "key": "k", "value": "v", "output": "o"}
-EOS, UNKNOWN = "</s>", "<unk>"
 
 
 def read_marian(checkpoint: Checkpoint, max_length: int, eos_id: int) -> Transformer:

@@ -8,7 +8,7 @@ from typing import Any
 from model.importers.checkpoint import MARIAN, Checkpoint
 from model.network.config import Activation, InputError
 
-NO, EMPTY = ("false",), ("", "[]", "none", "~")
+NO, EMPTY = ("false",), ("",)
 ALONE: dict[str, tuple[str, ...]] = {  # the only values that are read; Marian's default is one
     "type": ("transformer",),
     "transformer-ffn-depth": ("2",),
@@ -58,7 +58,7 @@ OF_OTHER_NETWORKS = re.compile(  # or of training
     r"|(bert|ulr|transformer-aan|transformer-alibi)-.*|transformer-dim-aan"
     r"|transformer-(guided-alignment-layer|depth-scaling)"
 )
-HARMLESS = (*EMPTY, *NO, "0", "null")
+HARMLESS = (*EMPTY, *NO, "0", "null", "~", "none")
 NUMBER = re.compile(r"[0-9]{1,9}")
 ACTIVATIONS = {"relu": Activation.relu, "swish": Activation.silu, "gelu": Activation.gelu}
 SWISH_GELU = (1, 12, 0)  # the last version whose gelu is x sigmoid(1.702 x)
@@ -102,8 +102,8 @@ def read_options(checkpoint: Checkpoint) -> MarianOptions:
         num_encoder_layers=options.size("enc-depth"),
         num_decoder_layers=options.size("dec-depth"),
         norm_first=options.norm_first(),
-        embedding_norm=options.steps("transformer-postprocess-emb", "", "n") == "n",
-        final_norm=options.steps("transformer-postprocess-top", "", "n") == "n",
+        embedding_norm=options.has_norm("transformer-postprocess-emb"),
+        final_norm=options.has_norm("transformer-postprocess-top"),
         activation=Activation.silu if approximates else ACTIVATIONS[function],
         approximates=approximates,
         ssru=options.is_ssru(),
@@ -163,22 +163,21 @@ class Options:
             raise self.refuse(name, "a whole number from 1")
         return int(value)
 
-    def steps(self, name: str, default: str, *known: str) -> str:
-        """Return what is done at a place, without dropout: a to add what came before, n to norm."""
-        found = self.text(name, default).replace("d", "")
-        if found not in (default.replace("d", ""), *known):
-            expected = ", ".join(each or "nothing" for each in ("", *known))
-            raise self.refuse(name, f"{expected}, with or without d")
-        return found
+    def has_norm(self, name: str) -> bool:
+        """Return whether a norm is at a place. A d stands for dropout, which changes no answer."""
+        found = self.text(name, "").replace("d", "")
+        if found not in ("", "n"):
+            raise self.refuse(name, "n or nothing, with or without d")
+        return found == "n"
 
     def norm_first(self) -> bool:
-        """Return whether norms come before attention and feed-forward layers."""
-        before = self.steps("transformer-preprocess", "", "n")
+        """Return whether norms come before attention and feed-forward layers, or after what they
+        add to (a) their input."""
+        before, name = self.has_norm("transformer-preprocess"), "transformer-postprocess"
         after = "a" if before else "an"
-        self.steps("transformer-postprocess", after, after)
-        if self.text("transformer-postprocess", "dan").replace("d", "") != after:
-            raise self.refuse("transformer-postprocess", f"d{after}")
-        return bool(before)
+        if self.text(name, "dan").replace("d", "") != after:
+            raise self.refuse(name, f"d{after}, as there is {'a' if before else 'no'} norm before")
+        return before
 
     def is_ssru(self) -> bool:
         """Return whether the decoder has SSRUs in place of self-attention."""

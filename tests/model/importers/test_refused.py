@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_converted_is_refused_in_one_sentence(
         (["opus mt"], "name 'opus mt', which the folder's name gives, must begin"),
         (["opus", "--name", "a b"], "name 'a b' must begin with"),
         (["opus", "--expected-share", "0.9"], "says nothing without --expected FILE: give both"),
-        (["opus", "--max-length", "32"], "is for T5 and its kin, which have no limit, but "),
+        (["opus", "--max-length", "32"], "is for T5 and its kin, and for files of "),
     ],
 )
 def test_an_option_that_does_not_fit_is_refused(checkpoint, tmp_path, arguments, said):
