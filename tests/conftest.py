@@ -175,11 +175,13 @@ def serving(*flags):
     with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.DEVNULL)
         said = Path(log.name)
-        wait_until(lambda: SERVING.search(said.read_text()) or process.poll() is not None)
-        assert process.poll() is None, "the service did not start"
-        yield f"http://127.0.0.1:{SERVING.search(said.read_text())[1]}"
-        process.terminate()
-        process.wait(10)
+        try:
+            wait_until(lambda: SERVING.search(said.read_text()) or process.poll() is not None)
+            assert process.poll() is None, "the service did not start"
+            yield f"http://127.0.0.1:{SERVING.search(said.read_text())[1]}"
+        finally:
+            process.terminate()
+            process.wait(10)
 
 
 def is_ready(address):
