@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from service.command.__main__ import main as heed_command
 from service.runtime.session import Session
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 from tests.service.mutations.edit import edit_json, seal
+from tests.service.processes import SERVING
 from tests.waiting import wait_until
 
 hypothesis_settings.register_profile("untimed", deadline=None)  # machines are slow at times
@@ -169,15 +171,17 @@ def free_port():
 @contextlib.contextmanager
 def serving(*flags):
     """The address of `python -m service` in a process of its own, as a user starts it."""
-    port = free_port()
-    address = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "service", "--port", str(port), *flags]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: is_ready(address) or process.poll() is not None)
-    assert process.poll() is None, "the service did not start"
-    yield address
-    process.terminate()
-    process.wait(10)
+    command = [sys.executable, "-m", "service", "--port", "0", *flags]
+    with tempfile.NamedTemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.DEVNULL)
+        said = Path(log.name)
+        try:
+            wait_until(lambda: SERVING.search(said.read_text()) or process.poll() is not None)
+            assert process.poll() is None, "the service did not start"
+            yield f"http://127.0.0.1:{SERVING.search(said.read_text())[1]}"
+        finally:
+            process.terminate()
+            process.wait(10)
 
 
 def is_ready(address):

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+SERVING = re.compile(r'"serving","page":"http://127.0.0.1:(\d+)/')  # in the log, once it does
+
 
 @contextlib.contextmanager
 def running(*command):
@@ -15,7 +17,7 @@ def running(*command):
     )
     try:
         for line in process.stdout:
-            if found := re.search(r"\"serving\",\"page\":\"http://127.0.0.1:(\d+)/", line):
+            if found := SERVING.search(line):
                 yield process, int(found[1])
                 break
     finally:

@@ -15,6 +15,7 @@ from service.api.reading.call import answer_or_note
 from service.api.reading.faults import Faults
 from service.errors import PassFailed
 from service.memory import YOUNG, collect_rarely
+from tests.service.http.sockets import count_left
 from tests.service.processes import running
 from tests.waiting import wait_until
 
@@ -83,11 +84,11 @@ def test_neither_answers_nor_errors_nor_clients_that_leave_make_reference_cycles
 
         def ask_all():
             for path, body in REQUESTS:
-                answer = httpx2.post(f"http://127.0.0.1:{port}{path}", json=body, timeout=60)
+                answer = httpx2.post(f"{address}{path}", json=body, timeout=60)
                 statuses.append(answer.status_code)
                 for name, value in HEADERS:
                     headers = {name: value}
-                    httpx2.post(f"http://127.0.0.1:{port}{path}", json=body, headers=headers)
+                    httpx2.post(f"{address}{path}", json=body, headers=headers)
             with send(port, "/v1/decode", b"{") as refused:
                 assert b" 400 " in refused.recv(1 << 16)
             many = json.dumps({"source": ["heed" * 12] * 64, "beam_size": 16}).encode()
@@ -95,14 +96,14 @@ def test_neither_answers_nor_errors_nor_clients_that_leave_make_reference_cycles
             time.sleep(0.05)  # it is being decoded
             leaving.close()
 
-        statuses: list[int] = []
+        address, statuses = f"http://127.0.0.1:{port}", []
         ask_all()  # what the first request of a kind builds is kept
         assert statuses == [200] * 8 + [422] * 5 + [404]
-        time.sleep(1)
+        wait_until(lambda: count_left(address) == 1)
         process.send_signal(signal.SIGUSR1)
         for _ in range(3):
             ask_all()
-        time.sleep(1)  # those that left are noticed
+        wait_until(lambda: count_left(address) == 4)
         process.send_signal(signal.SIGUSR2)
         wait_until(report.exists)
         assert report.read_text() == "{}\n"

@@ -1,4 +1,7 @@
-"""The network that the tests of export share, which is therefore traced once."""
+"""The networks that the tests of export share, which are therefore traced once."""
+
+from model.network.config import TransformerConfig
+from tests.model.export.conftest import random_config
 
 SIZES = {
     "source_vocab_size": 12,
@@ -9,3 +12,8 @@ SIZES = {
     "num_encoder_layers": 1,
     "num_decoder_layers": 1,
 }
+
+
+def config_with(**changes):
+    """The first of the networks of `exported`, or with changes a plainer one of about its size."""
+    return TransformerConfig(**SIZES | changes) if changes else random_config(0, 12, 12)

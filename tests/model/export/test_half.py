@@ -14,14 +14,14 @@ from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
 from model.export.files.manifest import Card, Precision
 from model.export.precision.half import WIDE
-from model.network.config import InputError, NormKind, TransformerConfig
+from model.network.config import InputError, NormKind
 from model.network.transformer import Transformer
 from service.bundle.manifest import load_bundle
 from service.runtime.device_cache import DeviceCache
 from service.runtime.self_check import COMPARISONS, compare_decoding
 from service.runtime.session import Session
 from service.settings.settings import Provider, Settings
-from tests.model.export.sizes import SIZES
+from tests.model.export.sizes import config_with
 from tests.service.runtime.conftest import CPU
 
 FP16 = Settings(precision="fp16", provider=Provider.cpu)
@@ -31,7 +31,7 @@ def export(folder, precision=Precision.fp16, weights=WeightType.fp32, std=0.3, g
     """Write a bundle of random weights, and return it."""
     source = build_tokenizer(["abcdefgh"], Unit.characters)
     target = build_tokenizer(["s t u v w x y z"], Unit.words)
-    model = Transformer(TransformerConfig(**SIZES | changes)).eval()
+    model = Transformer(config_with(**changes)).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     feed_forward = model.decoder.layers[0].feed_forward
@@ -150,7 +150,7 @@ def test_graphs_of_fp32_and_int8_are_the_same_with_and_without_fp16_next_to_them
     for path in both.glob("*/*.onnx"):
         assert path.read_bytes() == (every / path.relative_to(both)).read_bytes()
         compared += 1
-    assert compared == 10
+    assert compared == 16
 
 
 def test_a_bundle_of_fp16_alone_is_read_by_torch(half):

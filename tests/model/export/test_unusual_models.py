@@ -10,13 +10,13 @@ from model.export.bundle import WeightType, write_bundle
 from model.export.files.manifest import Card, Precision
 from model.export.files.weights import round_weights
 from model.export.graphs.wrappers import export_graphs
-from model.network.config import InputError, TransformerConfig
+from model.network.config import InputError
 from model.network.transformer import Transformer
 from service.bundle.manifest import load_bundle
 from service.runtime.self_check import check_parity
 from service.runtime.session import Session
 from service.settings.settings import Provider, Settings
-from tests.model.export.sizes import SIZES
+from tests.model.export.sizes import config_with
 
 CARD = Card(name="edge", task="tests", licence="Apache-2.0", attribution="nobody", notice="none")
 
@@ -24,7 +24,7 @@ CARD = Card(name="edge", task="tests", licence="Apache-2.0", attribution="nobody
 def trained(**changes):
     torch.manual_seed(0)
     tokenizer = build_tokenizer(["abcdefgh"], Unit.characters)
-    transformer = Transformer(TransformerConfig(**SIZES | changes)).eval()
+    transformer = Transformer(config_with(**changes)).eval()
     return TrainedModel(transformer, tokenizer, tokenizer)
 
 

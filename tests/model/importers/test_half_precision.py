@@ -8,6 +8,7 @@ from safetensors import safe_open
 from tests.conftest import opened
 from tests.model.importers.kinds import LANGUAGES, WRITERS, banned
 from tests.model.importers.served import assert_same_answers, convert, start_of
+from tests.tracing import without_gates
 
 QUICK = {("flan", "bfloat16")}
 CASES = [
@@ -35,7 +36,8 @@ def types_of(bundle):
 @pytest.mark.parametrize(("kind", "dtype"), CASES)
 def test_answers_are_those_of_hugging_face(tmp_path, kind, dtype):
     theirs, languages = write(tmp_path / "checkpoint", kind, dtype), LANGUAGES.get(kind, {})
-    bundle = convert(tmp_path / "checkpoint")
+    with without_gates():
+        bundle = convert(tmp_path / "checkpoint")
     with opened(bundle, precision="fp32") as client:
         banned_ids = banned(kind, theirs)
         assert_same_answers(client, theirs, PAIRS, bundle, languages, banned_ids)

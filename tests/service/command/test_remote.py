@@ -1,6 +1,7 @@
 """heed --url: the answers of a service, also of one that is busy, starts again, or takes less."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import KEY, free_port
+from tests.conftest import KEY
 
 ROOT = Path(__file__).parents[3]
 LINES = [f"line {i} {'x' * (i * 7 % 50)}" for i in range(600)]
@@ -172,8 +173,10 @@ def test_a_key_and_a_model(heed, protocol_server, monkeypatch):
 
 
 def test_an_address_without_a_service_is_refused_at_once(heed):
-    url = f"http://127.0.0.1:{free_port()}"
-    said = heed("decode", "ax", "--url", url).stderr
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and nobody listens
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        said = heed("decode", "ax", "--url", url).stderr
     assert said.startswith(f"heed: {url} does not answer as a service of Heed does: ")
 
 

@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import time
+import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
@@ -64,6 +65,15 @@ def answers_in(received):
             found.append((int(head[9:12]), said or document["results"][0]["hypotheses"][0]["text"]))
         received = rest
     return found
+
+
+def count_left(server):
+    """How many requests were given up because their clients left."""
+    with urllib.request.urlopen(f"{server}/metrics") as answer:
+        found = re.search(
+            r'heed_rejected_total{reason="client_gone"} (\d+)', answer.read().decode()
+        )
+    return int(found[1]) if found else 0
 
 
 PROBE = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"

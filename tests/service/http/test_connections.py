@@ -26,13 +26,13 @@ resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))
 from service.__main__ import main
 main()
 """
-PROMPT = ["-m", "service", "--idle-timeout", "0.5", "--timeout", "1", "--keep-alive-timeout", "1.5"]
+PROMPT = ["-m", "service", "--idle-timeout", "0.5", "--timeout", "1", "--keep-alive-timeout", "3"]
 
 
 @pytest.fixture(scope="module")
 def port():
-    """The port of a service that waits half a second for headers, three halves for another request,
-    and one for all else."""
+    """The port of a service that waits half a second for headers, three for another request, and
+    one for all else."""
     with running(*PROMPT) as (_, port):
         yield port
 

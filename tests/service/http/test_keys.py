@@ -122,13 +122,15 @@ def test_a_file_of_keys_that_is_missing_stops_the_start(tmp_path):
 
 
 PRINT = """
-import contextlib, sys
+import sys
 from service.__main__ import main
 
 for arguments in (["--help"], ["--port", "x"], ["--nonsense", sys.argv[1]]):
     sys.argv[1:] = arguments
-    with contextlib.suppress(SystemExit):
+    try:
         main()
+    except SystemExit as end:
+        print(end.code, file=sys.stderr)
 """
 
 
@@ -141,5 +143,7 @@ def test_no_key_is_printed():
         timeout=60,
         check=False,
     )
+    assert "HEED_API_KEYS" in done.stdout
+    assert done.stderr.count("heed: ") == 2, done.stderr
     assert SECOND not in done.stdout + done.stderr
     assert SECOND not in repr(Settings(api_keys=SECOND))

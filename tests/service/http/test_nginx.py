@@ -1,20 +1,19 @@
 """What docs/operations.md gives nginx, in a real nginx before a real service."""
 
-import contextlib
 import json
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from urllib.parse import urljoin
 
 import httpx2
 import pytest
 
-from tests.conftest import free_port
+from tests.conftest import free_port, is_ready
 from tests.service.http.sockets import connect
 from tests.service.processes import running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not installed")
 
@@ -58,12 +57,8 @@ def proxies(port, tmp_path_factory):
     )
     process = subprocess.Popen(["nginx", "-p", folder, "-e", "stderr", "-c", folder / "conf"])
     addresses = {name: f"http://127.0.0.1:{each}/heed" for name, each in ports.items()}
-    for _ in range(100):
-        with contextlib.suppress(httpx2.ConnectError):
-            httpx2.get(f"{addresses['stripped']}/livez")
-            break
-        assert process.poll() is None, "nginx did not start"
-        time.sleep(0.05)
+    wait_until(lambda: is_ready(addresses["stripped"]) or process.poll() is not None)
+    assert process.poll() is None, "nginx did not start"
     yield addresses
     process.terminate()
     process.wait(10)
