@@ -134,8 +134,9 @@ class EngineServer:
         try:
             engine.queue.put([*jobs.values()], order.seconds)
         except HeedError as refusal:
-            for number in jobs:
-                self.send(number, refusal, order.request_id)
+            told = [Collected((number, refusal, order.request_id), 0) for number in jobs]
+            self._collected.extend(told)
+            self.send_collected()
             return
         self._jobs |= jobs
         for number, job in jobs.items():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from service.engine.__main__ import MOST_NUMBERS, EngineServer
+from service.engine.engine import Engine
 from service.engine.scheduler import Job
 from service.errors import PassFailed, Unavailable
 from service.search.options import SearchOptions
@@ -27,7 +28,7 @@ from service.wire import (
     Entry,
     Submit,
 )
-from tests.service.engine.clients import Peer, engine_process, entries, submit
+from tests.service.engine.clients import SETTINGS, Peer, engine_process, entries, submit
 
 
 class Last:
@@ -96,6 +97,23 @@ def finish(server, number, outcome, *progress):
     for each in progress:
         job.report(each)
     job.finish(outcome)
+
+
+def test_a_refusal_of_many_entries_is_one_message(tiny_bundle):
+    """Clients that are refused come again soon."""
+    ours, theirs = socket.socketpair()
+    server, engine = EngineServer(theirs), Engine(tiny_bundle, SETTINGS)
+    engine.start()
+    engine.close()
+    asked = list(enumerate(entries(256), start=1))
+    with ours, theirs, ours.makefile("rb") as incoming:
+        server._obey(engine, iter([Submit(asked, "", 0.0, 60.0)]))
+        number, more, content = read_frame(incoming)
+    assert (number, more) == (REPLIES, False)
+    replies = dict(pickle.loads(content))
+    assert [*replies] == [number for number, _ in asked]
+    assert {type(each) for each in replies.values()} == {Unavailable}
+    assert len(content) < 10_000
 
 
 def test_what_a_pass_adds_to_many_entries_is_one_message():
