@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -20,6 +21,7 @@ from model.network.config import InputError
 NEEDED = ("encoder", "step", "attention", "score")
 CARD = "MODEL_CARD.md"
 TITLE = "## Alignment\n"
+WIDTH = 112  # characters of a line in the card
 SECTION = re.compile(rf"\n*^{TITLE}.*?(?=^## |\Z)", re.M | re.S)
 
 
@@ -147,5 +149,5 @@ def write_card(bundle: Path, sentence: str, files: dict[str, Any]) -> None:
     if CARD not in files:
         return
     text = SECTION.sub("\n\n", path.read_text(encoding="utf-8")).rstrip("\n")
-    path.write_text(f"{text}\n\n{TITLE}\n{sentence}\n", encoding="utf-8")
+    path.write_text(f"{text}\n\n{TITLE}\n{fill(sentence, WIDTH)}\n", encoding="utf-8")
     files[CARD] = {"size": path.stat().st_size, "sha256": hash_file(path)}
