@@ -11,18 +11,16 @@ from typing import Annotated
 import typer
 
 from benchmarks.pronunciation.accuracy import decode_as_served
-from benchmarks.pronunciation.loss_curve import draw_losses
 from benchmarks.pronunciation.peers import (
     G2P_EN,
     PHONETISAURUS,
     g2p_en_predictions,
     phonetisaurus_predictions,
 )
-from benchmarks.pronunciation.report import CURVE, Line, render, worst_words
+from benchmarks.pronunciation.report import Line, render, worst_words
 from benchmarks.speed.report import DOCS
 from model.data.pairs import Pair, read_pairs
 from model.evaluate import accuracy, by_source, without_stress
-from model.training.run import LOSSES
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 SETTINGS = {
@@ -35,22 +33,17 @@ SETTINGS = {
 
 def main(
     data: Annotated[Path, typer.Argument(help="Folder of train.tsv and dev.tsv", exists=True)],
-    run: Annotated[
-        Path,
-        typer.Option(help="Training run of the default model, for its loss curve", exists=True),
-    ],
     peers: Annotated[Path, typer.Option(help="Folder for trained models of Phonetisaurus")] = Path(
         "runs/peers"
     ),
 ) -> None:
-    """Write docs/pronunciation-accuracy.md and its picture."""
+    """Write docs/pronunciation-accuracy.md."""
     pairs, references = read_pairs(data / "train.tsv"), read_pairs(data / "dev.tsv")
     ours, worst = ask_heed(references)
     theirs = ask_peers(pairs, references, peers)
     peer = theirs[0].found.plain.word
     text = render([*ours, *theirs], peer, worst)
     (DOCS / "pronunciation-accuracy.md").write_text(text, encoding="utf-8")
-    draw_losses(run / LOSSES, DOCS / CURVE)
 
 
 def ask_heed(references: list[Pair]) -> tuple[list[Line], list[list[str]]]:

@@ -7,7 +7,6 @@ from benchmarks.pronunciation.accuracy import BATCH
 from model.data.pairs import Pair
 from model.evaluate import Accuracy, by_source, edit_distance, without_stress
 
-CURVE = "pronunciation-loss.svg"
 WORST = 50
 COLUMNS = ["system", "WER %", "PER %", "WER, stress", "PER, stress", "stress %", "ratio", "words/s"]
 HEAD = """# How well the default model pronounces
@@ -32,10 +31,6 @@ NOTES = """
 g2p_en runs its neural model without its lexicon. The model has most likely seen these words in
 training, and does not know the apostrophe.
 
-## Learning curve
-
-![Loss on training words and on held-out words, by epoch]({curve})
-
 ## The {worst} worst words
 
 Heed int8, greedy. Most edits first, then alphabetical; stress is ignored.
@@ -58,7 +53,7 @@ def render(lines: list[Line], peer: float, worst: list[list[str]]) -> str:
         words=lines[0].found.plain.words, batch=BATCH, machine=machine_line(describe_machine())
     )
     systems = table(COLUMNS, [cells_of(line, peer) for line in lines])
-    notes = NOTES.format(curve=CURVE, worst=WORST)
+    notes = NOTES.format(worst=WORST)
     return head + systems + notes + table(["word", "reference", "answer", "edits"], worst)
 
 

@@ -247,13 +247,6 @@ def test_a_peer_of_the_default_model_that_comes_trained():
     assert peers.g2p_en_predictions(["HEED"])["HEED"].startswith("HH IY")
 
 
-def test_a_learning_curve(tmp_path):
-    curve = pytest.importorskip("benchmarks.pronunciation.loss_curve", exc_type=ImportError)
-    (tmp_path / "losses.tsv").write_text("1\t2.5\t2.6\n2\t1.5\t1.7\n")
-    curve.draw_losses(tmp_path / "losses.tsv", tmp_path / "curve.svg")
-    assert "held-out words" in (tmp_path / "curve.svg").read_text()
-
-
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
     """All of a run, on models that it writes, and the folder of these models."""

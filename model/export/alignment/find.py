@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -21,6 +22,7 @@ from model.network.config import InputError
 NEEDED = ("encoder", "step", "attention", "score")
 CARD = "MODEL_CARD.md"
 TITLE = "## Alignment\n"
+WIDTH = 112  # characters of a line in the card
 SECTION = re.compile(rf"\n*^{TITLE}.*?(?=^## |\Z)", re.M | re.S)
 
 
@@ -175,7 +177,11 @@ def write_card(bundle: Path, sentence: str, files: dict[str, Any]) -> None:
     if CARD not in files:
         return
     text = SECTION.sub("\n\n", path.read_text(encoding="utf-8")).rstrip("\n")
-    replace(path, f"{text}\n\n{TITLE}\n{sentence}\n")
+    replace(path, f"{text}
+
+{TITLE}
+{fill(sentence, WIDTH)}
+")
     files[CARD] = {"size": path.stat().st_size, "sha256": hash_file(path)}
 
 

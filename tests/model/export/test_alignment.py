@@ -6,6 +6,7 @@ import shutil
 import sys
 from itertools import pairwise
 from math import comb, log
+from textwrap import fill
 
 import numpy as np
 import pytest
@@ -224,7 +225,8 @@ def test_a_bundle_keeps_its_hashes_and_says_it_in_the_card_once(g2p, tmp_path, m
     sentence = align(bundle)
     assert align(bundle) == sentence
     loaded = load_bundle(bundle)
-    assert loaded.card == f"{before}\n\n## Last\n\nMore.\n\n## Alignment\n\n{sentence}\n"
+    wrapped = fill(sentence, 112)
+    assert loaded.card == f"{before}\n\n## Last\n\nMore.\n\n## Alignment\n\n{wrapped}\n"
     assert loaded.manifest.alignment == load_bundle(g2p).manifest.alignment
     assert f"{loaded.manifest.alignment.agreement:.1%}" in sentence
 
