@@ -206,6 +206,8 @@ def network_of(header: TensorTable) -> dict[str, object]:
     if "num_decoder_layers" in found:
         own = {name.rpartition(".score.")[2] for name in header if ".score." in name}
         found["score_function"] = next((SCORES[each] for each in own & SCORES.keys()), PLAIN)
+        recurrent = any(name.startswith("decoder.layers.0.ssru.") for name in header)
+        found["decoder"] = "ssru" if recurrent else "self_attention"
     return found
 
 

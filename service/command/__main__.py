@@ -22,6 +22,7 @@ COMMANDS = {  # in the order of --help: what each does, and the module with a fu
     "serve": ("serve models over HTTP", "service.command.serve"),
     "decode": ("decode texts", "service.command.decode"),
     "attention": ("show what a text's target attends to", "service.command.attention"),
+    "attribution": ("show what a text's target depends on", "service.command.attention"),
     "score": ("print how probable targets are", "service.command.score"),
     "convert": ("make a bundle of a Hugging Face checkpoint, or of a model of your own", "model"),
     "train": ("train a model on pairs of texts", "model"),

@@ -1,9 +1,11 @@
-"""heed attention: what a text's target attends to, by an engine in this process or a service."""
+"""heed attention and heed attribution: what a text's target attends to and depends on, by an engine
+in this process or a service."""
 
 import asyncio
 import json
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -12,8 +14,10 @@ from service.command.errors import reported
 from service.command.flags import (
     SEARCH,
     SELECTION,
+    Command,
     OutputFile,
     Place,
+    ablate_flag,
     given,
     json_flag,
     place_flags,
@@ -21,8 +25,9 @@ from service.command.flags import (
     search_flags,
     selection_flags,
 )
-from service.command.heatmap import draw
+from service.command.heatmap import draw, draw_attribution
 from service.formats.json import JSON
+from service.occlusion import Of, Unit
 
 SUFFIXES = {
     ".json": JSON,
@@ -36,24 +41,31 @@ SHAPE = ("layers", "heads", "reduce_heads", "reduce_layers")
 MEAN = {"reduce_heads": "mean", "reduce_layers": "mean"}
 
 
-def check_suffix(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    if path and path.suffix.lower() not in SUFFIXES:
-        raise click.BadParameter(f"{path} must end in one of {', '.join(SUFFIXES)}")
-    return path
+def output_flag(suffixes: Collection[str]) -> Callable[[Command], Command]:
+    """Return a decorator that adds a flag for a file whose name ends in one of the suffixes."""
+    names = ", ".join(suffixes)
+
+    def check(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+        if path and path.suffix.lower() not in suffixes:
+            raise click.BadParameter(f"{path} must end in one of {names}")
+        return path
+
+    return click.option(
+        "-o",
+        "--output",
+        type=OutputFile(),
+        callback=check,
+        help=f"File to write; its suffix says how: {names}.",
+    )
 
 
 @click.command()
 @click.argument("text")
 @click.argument("target", required=False)
-@click.option(
-    "-o",
-    "--output",
-    type=OutputFile(),
-    callback=check_suffix,
-    help=f"File to write; its suffix says how: {', '.join(SUFFIXES)}.",
-)
+@output_flag(SUFFIXES)
 @selection_flags
 @search_flags
+@ablate_flag
 @place_flags
 @json_flag
 def attention(
@@ -74,22 +86,68 @@ def attention(
     selection, place = given(values, SELECTION), place_of(values)
     if not (output or as_json or any(name in selection for name in SHAPE)):
         selection |= MEAN
-    body = {"source": text, "attention": selection, **given(values, SEARCH)}
+    body = {"source": text, "attention": selection, **given(values, [*SEARCH, "ablate"])}
     if target is not None:
         body["target"] = target
+    show("/v1/attention", body, place, output, None if as_json else draw)
+
+
+@click.command()
+@click.argument("text")
+@click.argument("target", required=False)
+@output_flag([suffix for suffix in SUFFIXES if suffix != ".html"])
+@click.option("--contrast", help="A foil: another target, for what speaks for TARGET and not it.")
+@click.option(
+    "--of",
+    type=click.Choice(get_args(Of)),
+    help="source: replace its parts. heads: switch off each attention head.",
+)
+@click.option("--unit", type=click.Choice(get_args(Unit)), help="What is replaced at a time.")
+@click.option("--decimals", type=int, help="Decimals of the numbers in files and with --json.")
+@search_flags
+@place_flags
+@json_flag
+def attribution(
+    text: str,
+    target: str | None,
+    output: Path | None,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    """Show what TARGET, or else the target that is decoded, loses without each part of TEXT.
+
+    \b
+    heed attribution photograph
+    heed attribution read "R EH1 D" --contrast "R IY1 D"
+    """
+    place, fields = place_of(values), ("contrast", "of", "unit", "decimals")
+    body = {"source": text, **given(values, [*SEARCH, *fields])}
+    if target is not None:
+        body["target"] = target
+    show("/v1/attribution", body, place, output, None if as_json else draw_attribution)
+
+
+def show(
+    path: str,
+    body: dict[str, Any],
+    place: Place,
+    output: Path | None,
+    to_text: Callable[[dict[str, Any]], str] | None,
+) -> None:
+    """Write the answer to a file, or print it: as JSON, or as the text of its only result."""
     media_type = SUFFIXES[output.suffix.lower()] if output else JSON
     with reported():
-        answer = asyncio.run(attend(body, place, media_type))
+        answer = asyncio.run(ask(path, body, place, media_type))
         if output:
             output.write_bytes(answer)
-        elif as_json:
-            click.echo(answer, nl=False)
-        else:
+        elif to_text:
             (result,) = json.loads(answer)["results"]
-            click.echo(draw(result))
+            click.echo(to_text(result))
+        else:
+            click.echo(answer, nl=False)
 
 
-async def attend(body: dict[str, Any], place: Place, media_type: str) -> bytes:
+async def ask(path: str, body: dict[str, Any], place: Place, media_type: str) -> bytes:
     """Return the service's answer. Raise as the service does."""
     async with open_model(place) as model:
-        return await model.ask("/v1/attention", body, media_type)
+        return await model.ask(path, body, media_type)

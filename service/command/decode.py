@@ -13,11 +13,21 @@ import click
 
 from service.command.asking import decode_in_order, open_model
 from service.command.errors import describe, report, reported
-from service.command.files import BATCH, batches_of, decode_file, kind_of, open_texts
+from service.command.files import (
+    BATCH,
+    UTF8,
+    batches_of,
+    decode_file,
+    finish,
+    kind_of,
+    open_lines,
+    open_texts,
+)
 from service.command.flags import (
     SEARCH,
     OutputFile,
     Place,
+    ablate_flag,
     given,
     json_flag,
     place_flags,
@@ -26,7 +36,11 @@ from service.command.flags import (
 )
 from service.formats.json import Document, to_json
 
-OWN = ("num_hypotheses", "top_log_probs", "split", "markup", "replace_unknown", "partial")
+OWN = (
+    *("num_hypotheses", "top_log_probs", "words", "source_share", "source_final", "hold", "ablate"),
+    *("split", "markup", "replace_unknown", "partial"),
+)
+DOCUMENTS = (".html", ".htm", ".xhtml", ".xml")
 OTHER_KINDS = (".csv", ".json", ".ndjson", ".xlsx", ".parquet", ".zip", ".bz2", ".xz", ".zst")
 
 
@@ -48,6 +62,30 @@ def check_kind(_: click.Context, __: click.Parameter, path: Path | None) -> Path
     type=int,
     help="With --json or .jsonl: how many of the most probable tokens to write with each token.",
 )
+@click.option(
+    "--words",
+    is_flag=True,
+    default=None,
+    help="With --json or .jsonl: write the words with their log-probs and entropies.",
+)
+@click.option(
+    "--source-share",
+    is_flag=True,
+    default=None,
+    help="With --words: say how much each word depends on the source.",
+)
+@click.option(
+    "--source-final/--no-source-final",
+    default=None,
+    help="--no-source-final: TEXTS will grow. Print what is committed, a tab, and the rest of the"
+    " target; give what is committed as --target-prefix with the longer text.",
+)
+@click.option(
+    "--hold",
+    type=int,
+    help="With --no-source-final: how many of the last tokens may still change their meaning.",
+)
+@ablate_flag
 @click.option(
     "--split",
     type=click.Choice(["none", "sentences"]),
@@ -73,8 +111,8 @@ def check_kind(_: click.Context, __: click.Parameter, path: Path | None) -> Path
     "source",
     type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
     callback=check_kind,
-    help="File of texts: .tsv (the first column), .jsonl (texts, or objects with source), else"
-    " lines; .gz after it.",
+    help="File of texts: .tsv (the first column), .jsonl (texts, or objects with source), .html or"
+    " .xml (one document), else lines; .gz after it.",
 )
 @click.option(
     "--output",
@@ -101,10 +139,12 @@ def decode(
     options, place = given(values, [*SEARCH, *OWN]), place_of(values)
     if texts and (source or output):
         raise click.UsageError("give TEXTS, or files")
-    if output and options.get("num_hypotheses", 1) > 1 and kind_of(output) != ".jsonl":
-        raise click.UsageError("several hypotheses need an --output that ends in .jsonl")
+    check_output(output, options)
+    check_document(source, output, options)
     with reported(), interruptible():
-        if output:
+        if source and kind_of(source) in DOCUMENTS:
+            failed = asyncio.run(decode_document(source, output, options, place, as_json))
+        elif output:
             check_other_file(source, output)
             with going_on():
                 failed = asyncio.run(decode_file(source, output, options, place))
@@ -115,6 +155,31 @@ def decode(
                 failed = asyncio.run(print_all(batches, options, place, as_json))
     if failed:
         raise click.exceptions.Exit(1)
+
+
+def check_output(output: Path | None, options: dict[str, Any]) -> None:
+    """Raise UsageError for what a line of text cannot hold."""
+    if not output or kind_of(output) == ".jsonl":
+        return
+    if options.get("num_hypotheses", 1) > 1:
+        raise click.UsageError("several hypotheses need an --output that ends in .jsonl")
+    if options.get("source_final") is False:
+        raise click.UsageError("what is committed needs an --output that ends in .jsonl")
+
+
+def check_document(source: Path | None, output: Path | None, options: dict[str, Any]) -> None:
+    """Raise UsageError if a document would be read or written as lines."""
+    reads = source is not None and kind_of(source) in DOCUMENTS
+    writes = output is not None and kind_of(output) in DOCUMENTS
+    if (reads or writes) and "markup" not in options:
+        name = source if reads else output
+        raise click.UsageError(f"{name} is a document: give --markup html or xml as well")
+    if writes and not reads:
+        raise click.UsageError(f"{output} is a document: give one of these as --input, too")
+    if output and reads and not writes:
+        raise click.UsageError(
+            f"{source} is one document: give an --output that ends in {' or '.join(DOCUMENTS)}"
+        )
 
 
 def check_other_file(source: Path | None, output: Path) -> None:
@@ -151,6 +216,27 @@ def going_on() -> Generator[None]:
         raise click.exceptions.Exit(128 + signal.SIGINT) from error
 
 
+async def decode_document(
+    source: Path, output: Path | None, options: dict[str, Any], place: Place, as_json: bool
+) -> int:
+    """Decode a file as one text, and print the target or write it as it is. Return how many texts
+    failed: 1 or none."""
+    with open_lines(source, keep_ends=True) as lines:
+        text = "".join(lines)
+    if not output:
+        return await print_all([[text]], options, place, as_json)
+    check_other_file(source, output)
+    async with open_model(place) as model:
+        (done,) = [each async for each in decode_in_order(model, [[text]], options)]
+    for error in done.errors.values():
+        report(describe(error))
+        return 1
+    part = output.with_name(f"{output.name}.part")
+    part.write_bytes(done.document["results"][0]["hypotheses"][0]["text"].encode(*UTF8[:2]))
+    finish(part, output)
+    return 0
+
+
 async def print_all(
     batches: Iterable[list[str]], options: dict[str, Any], place: Place, as_json: bool
 ) -> int:
@@ -171,5 +257,12 @@ async def print_all(
 def texts_of(document: Document, errors: Container[int]) -> Iterator[str]:
     """Yield a line for each hypothesis, and an empty one for a text that failed."""
     for place, result in enumerate(document["results"]):
-        texts = [""] if place in errors else [each["text"] for each in result["hypotheses"]]
+        texts = [""] if place in errors else map(line_of, result["hypotheses"])
         yield from (f"{text}\n" for text in texts)
+
+
+def line_of(hypothesis: Document) -> str:
+    """Return the text; of a source that will grow, what is committed, a tab, and the rest."""
+    if committed := hypothesis.get("committed"):
+        return f"{committed['text']}\t{hypothesis['tentative']}"
+    return hypothesis["text"]

@@ -42,8 +42,9 @@ def kind_of(file: Path) -> str:
 
 
 @contextmanager
-def open_lines(file: Path | None = None) -> Generator[Iterator[str]]:
-    """Open a file, or standard input, as an iterator over its lines. It raises StartupError."""
+def open_lines(file: Path | None = None, *, keep_ends: bool = False) -> Generator[Iterator[str]]:
+    """Open a file, or standard input, as an iterator over its lines, without their ends unless
+    `keep_ends`. It raises StartupError."""
     with (
         TextIOWrapper(sys.stdin.buffer, *UTF8)
         if file is None
@@ -54,7 +55,7 @@ def open_lines(file: Path | None = None) -> Generator[Iterator[str]]:
         if file is None and stream.isatty():
             report("reading lines from the terminal; Ctrl-D ends them")
         try:
-            yield (line.rstrip("\r\n") for line in stream)
+            yield (line if keep_ends else line.rstrip("\r\n") for line in stream)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise StartupError(f"{file} is not a whole gzip file: {error}") from error
 

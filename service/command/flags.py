@@ -73,6 +73,39 @@ class Names(click.ParamType[Any]):
         return [CompletionItem(before + comma + name) for name in names]
 
 
+class Heads(click.ParamType[Any]):
+    """Heads of a layer, such as cross:-1:0,1 or encoder:0:all."""
+
+    name = "heads"
+    integers = Integers("all")
+
+    @override
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "KIND:LAYER:HEADS"
+
+    @override
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, Any]:
+        kind, *rest = value.split(":")  # the request refuses unknown kinds
+        try:
+            layer, heads = rest
+            return {
+                "kind": kind,
+                "layer": int(layer),
+                "heads": self.integers.convert(heads, param, ctx),
+            }
+        except ValueError:
+            self.fail(f"{value!r} is not of the form cross:-1:0,1 or encoder:0:all", param, ctx)
+
+    @override
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        kinds = (f"{kind}:" for kind in get_args(AttentionKind))
+        return [CompletionItem(each) for each in kinds if each.startswith(incomplete)]
+
+
 class OutputFile(click.Path):
     """A file to write. Obstacles are found before the work begins."""
 
@@ -175,6 +208,13 @@ def describe(body: type[BaseModel], name: str) -> str:
     return (body.model_fields[name].description or "").partition(" null: ")[0]
 
 
+ablate_flag = click.option(
+    "--ablate",
+    type=Heads(),
+    multiple=True,
+    help="Heads that give nothing, such as cross:-1:0,1 for heads 0 and 1 of the last"
+    " cross-attention, or encoder:0:all. Repeat it for several.",
+)
 search_flags = flags(SEARCH, Searching)
 language_flags = flags(LANGUAGES, Searching)
 selection_flags = flags(SELECTION, AttentionSelection)

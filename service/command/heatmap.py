@@ -1,5 +1,6 @@
-"""Draw attention as text: a row for each target token, a column of two characters for each source
-token, and a darker shade for a larger weight. Norms have one scale for each heatmap."""
+"""Draw attention and attribution as text: a row for each target token, a column of two characters
+for each source token, and a darker shade for a larger number. Norms and losses have one scale for
+each heatmap."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,8 @@ from service.arrays import FloatArray
 
 SHADES = " ░▒▓█"
 LONGEST = 16  # characters of a label
-LEAST_NORM = 1e-9  # below it, a heatmap has nothing to show
+LEAST = 1e-9  # norm or loss: below it, a heatmap has nothing to show
+LOST = {"target": "log-prob lost", "contrast": "lead over the foil lost"}
 
 
 def draw(result: dict[str, Any]) -> str:
@@ -22,12 +24,27 @@ def draw(result: dict[str, Any]) -> str:
         weights: FloatArray = np.asarray(block["data"], np.float32)
         matrices = weights.reshape(-1, *block["shape"][-2:])
         if block.get("measure") == "norm":
-            matrices = matrices / np.maximum(matrices.max((1, 2), keepdims=True), LEAST_NORM)
+            matrices = matrices / np.maximum(matrices.max((1, 2), keepdims=True), LEAST)
         for title, matrix in zip(titles(block), matrices, strict=True):
             lines += ["", title, *heatmap(matrix, rows, columns)]
         alignment = block.get("alignment")
         if isinstance(alignment, dict) and "words" in alignment:
             lines += ["", *aligned_words(alignment["words"])]
+    return "\n".join(lines)
+
+
+def draw_attribution(result: dict[str, Any]) -> str:
+    """Draw the losses of a result of /v1/attribution, in JSON. Gains stay white. Beside a token of
+    the target stands its source share."""
+    lines = [f"{result['source']} → {result['target']}"]
+    for block in result["attribution"]:
+        kind, rows, columns = block["kind"], labels(block["rows"]), labels(block["columns"])
+        if kind == "target":
+            rows = [f"{row} {of:.2f}" for row, of in zip(rows, result["source_share"], strict=True)]
+        lost: FloatArray = np.asarray(block["data"], np.float32).reshape(block["shape"])
+        most = lost.max(initial=0)
+        title = f"{LOST.get(kind, f'{kind} heads, log-prob lost')}, at most {most:.2f}"
+        lines += ["", title, *heatmap(np.maximum(lost, 0) / max(most, LEAST), rows, columns)]
     return "\n".join(lines)
 
 

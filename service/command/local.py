@@ -8,8 +8,11 @@ import json
 import logging
 import math
 import sys
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +34,7 @@ from service.formats.json import JSON, Document, to_json
 from service.formats.writers import WRITERS
 from service.http.limits import Admission, Budget, Record, Terms
 from service.http.middleware.metrics import RequestMetrics
-from service.serving.client import EngineClient, OnProgress
+from service.serving.client import EngineClient, OnProgress, settle
 from service.serving.model import Model
 from service.serving.registry import Registry
 from service.serving.supervisor import Supervisor
@@ -51,7 +54,9 @@ class LocalEngine(EngineClient):
     async def start(self) -> None:
         self.local = open_engine(self.bundle, self._settings)
         self.opened = self.local.opened
-        self.local.start()
+        self._ended = deque[tuple[asyncio.Future[Answer], Future[Answer]]]()
+        self._loop = asyncio.get_running_loop()
+        self.local.start(self._wake)
 
     @override
     async def close(self) -> None:
@@ -69,7 +74,33 @@ class LocalEngine(EngineClient):
         assert self.local
         jobs = [Job(entry, request_id) for entry in entries]
         self.local.queue.put(jobs, seconds)
-        return [asyncio.wrap_future(job.result) for job in jobs]
+        futures = [self._loop.create_future() for _ in jobs]
+        for future, job in zip(futures, jobs, strict=True):
+            future.add_done_callback(partial(cancel_with, job.result))
+            job.result.add_done_callback(partial(self._collect, future))
+        self._pass_on()  # outcomes of a pass that a worker has already ended
+        return futures
+
+    def _collect(self, future: asyncio.Future[Answer], outcome: Future[Answer]) -> None:
+        """Collect the outcome of a job. Once for all of a pass, the event loop is woken."""
+        self._ended.append((future, outcome))
+
+    def _wake(self) -> None:
+        if self._ended:
+            self._loop.call_soon_threadsafe(self._pass_on)
+
+    def _pass_on(self) -> None:
+        """Resolve the futures of all jobs that have ended."""
+        while self._ended:
+            future, outcome = self._ended.popleft()
+            if not outcome.cancelled():
+                settle(future, outcome.exception() or outcome.result())
+
+
+def cancel_with(outcome: Future[Answer], future: asyncio.Future[Answer]) -> None:
+    """Cancel a job whose future was cancelled, which frees its rows."""
+    if future.cancelled():
+        outcome.cancel()
 
 
 class LocalModel:
@@ -102,6 +133,10 @@ async def compute(path: str, body: Mapping[str, Any], call: Call) -> Computed:
             from service.api.endpoints.attention import AttentionRequest, run_attention
 
             return await run_attention(validate(AttentionRequest, body), call)
+        case "/v1/attribution":
+            from service.api.endpoints.attribution import AttributionRequest, run_attribution
+
+            return await run_attribution(validate(AttributionRequest, body), call)
         case "/v1/score":
             from service.api.endpoints.score import ScoreRequest, run_score
 

@@ -11,6 +11,7 @@ from service.command.files import open_lines
 from service.command.flags import (
     LANGUAGES,
     Place,
+    ablate_flag,
     given,
     json_flag,
     language_flags,
@@ -24,6 +25,7 @@ from service.formats.json import Document, to_json
 @click.argument("text", required=False)
 @click.argument("target", required=False)
 @language_flags
+@ablate_flag
 @place_flags
 @json_flag
 def score(text: str | None, target: str | None, as_json: bool, **values: Any) -> None:
@@ -38,7 +40,7 @@ def score(text: str | None, target: str | None, as_json: bool, **values: Any) ->
     place = place_of(values)
     pairs = [(text, target)] if text is not None else read_pairs()
     sources, targets = map(list, zip(*pairs, strict=True)) if pairs else ([], [])
-    body = {"source": sources, "target": targets, **given(values, LANGUAGES)}
+    body = {"source": sources, "target": targets, **given(values, [*LANGUAGES, "ablate"])}
     with reported():
         document = asyncio.run(score_all(body, place))
     if as_json:

@@ -235,13 +235,24 @@ class Queue:
             admitted = self._shared.admit((job.size for job in self._waiting), held)
             if admitted:
                 return self._hand_out(worker, admitted)
-            small = [
-                job for job in self._waiting.first_jobs() if self._scheduler.is_small(job.size)
-            ]
+            small = self._small_jobs()
             admitted = self._scheduler.admit((job.size for job in small), held)
             if not admitted:
                 self.occupy(worker)
             return self._hand_out(worker, admitted, small)
+
+    def take_plain(self, worker: int, running: Sequence[Job]) -> list[Job]:
+        """Return what a worker should encode next that has to do something longer than a step:
+        small jobs of new requests that do not need teacher forcing themselves. Others are left."""
+        with self._changed:
+            small = [job for job in self._small_jobs() if not job.needs_teacher_forcing]
+            sizes = (job.size for job in small)
+            admitted = self._scheduler.admit(sizes, (job.size for job in running))
+            return self._hand_out(worker, admitted, small)
+
+    def _small_jobs(self) -> list[Job]:
+        """Return the jobs for which room is kept."""
+        return [job for job in self._waiting.first_jobs() if self._scheduler.is_small(job.size)]
 
     def occupy(self, worker: int) -> None:
         """Let the other workers take the waiting jobs: this one has no room, or is about to do

@@ -108,7 +108,7 @@ class Worker:
         running = self._running
         if self._decoded:
             self._queue.occupy(self._number)
-            return []
+            return self._queue.take_plain(self._number, running)
         if self._to_repeat or self._repeated:
             self._queue.occupy(self._number)
             return self._next_to_repeat(running)

@@ -17,6 +17,7 @@ from service.arrays import CacheArray, IntArray
 from service.bundle.manifest import Config
 
 SOURCE_STEP, TARGET_STEP = 8, 16  # capacity for S and T grows by this many positions
+UNLIMITED = 1 << 62  # positions that a state has room for
 FEWEST_ROWS = 8
 CacheType = type[np.float32] | type[np.float16]
 KEPT_BYTES = 64 << 20  # never freed: allocating them again takes longer than a step
@@ -61,7 +62,7 @@ class Cache:
             ]
             for parts in (config.self_parts, config.cross_parts)
         )
-        self._fixed = config.max_target_length if config.recurrent else None
+        self._recurrent = config.recurrent
 
     @property
     def source_length(self) -> IntArray:
@@ -71,7 +72,7 @@ class Cache:
     @property
     def capacity(self) -> int:
         """Positions a row has room for."""
-        return self._fixed or self._self[0].shape[3]
+        return UNLIMITED if self._recurrent else self._self[0].shape[3]
 
     @property
     def self_keys_values(self) -> list[CacheArray]:
@@ -131,7 +132,7 @@ class Cache:
         _, held_sources, _, held_length, _ = self._cross[0].shape
         self_size = (
             self._fit_rows(held_rows, sources * self.rows_per_source),
-            1 if self._fixed else fit_length(held_capacity, capacity, TARGET_STEP),
+            1 if self._recurrent else fit_length(held_capacity, capacity, TARGET_STEP),
         )
         cross_size = (
             self._fit_rows(held_sources, sources),

@@ -16,6 +16,7 @@ from service.bundle.manifest import Config
 from service.runtime.cache import (
     SOURCE_STEP,
     TARGET_STEP,
+    UNLIMITED,
     CacheType,
     CrossCache,
     fit_length,
@@ -104,7 +105,7 @@ class DeviceCache:
         self._mover = mover
         self._layers = config.num_decoder_layers
         self._shapes = [*config.self_parts.values()]
-        self._fixed = config.max_target_length if config.recurrent else None
+        self._recurrent = config.recurrent
         # Keys and values of all layers: (L, R, H, T, D) and (L, B, H, >= S, D); none without rows.
         self._self: list[ort.OrtValue] = []
         self._cross: list[ort.OrtValue] = []
@@ -116,7 +117,7 @@ class DeviceCache:
     @property
     def capacity(self) -> int:
         """Positions a row has room for."""
-        return self._fixed or length_of(self._self)
+        return UNLIMITED if self._recurrent else length_of(self._self)
 
     @property
     def self_blocks(self) -> list[Block]:
@@ -148,8 +149,8 @@ class DeviceCache:
         ]
         new = [np.stack(cross.keys_values[place::2]) for place in range(2)]  # (L, N, H, S, D)
         longest = fit_length(length_of(self._cross), int(source_length.max()), SOURCE_STEP)
-        held = 1 if self._fixed else max(self.capacity, TARGET_STEP)
-        self_values = self._joined(self._self, empty, held)
+        length = self._fit(max(length_of(self._self), 1))
+        self_values = self._joined(self._self, empty, length)
         self._replace(self_values, self._joined(self._cross, new, longest))
         self.source_length = source_length
         self.position = np.concatenate([self.position, np.zeros(count, np.int64)])
@@ -165,10 +166,9 @@ class DeviceCache:
         rows = (keep[:, None] * self.rows_per_source + np.arange(self.rows_per_source)).ravel()
         position, source_length = self.position[rows], self.source_length[keep]
         if len(keep):
-            capacity = fit_length(self.capacity, int(position.max()), TARGET_STEP)
-            held = 1 if self._fixed else max(capacity, TARGET_STEP)
+            length = self._fit(max(int(position.max()), 1))
             longest = fit_length(length_of(self._cross), int(source_length.max()), SOURCE_STEP)
-            self_values = self._moved(self._self, rows, held)
+            self_values = self._moved(self._self, rows, length)
             self._replace(self_values, self._moved(self._cross, keep, longest))
         else:
             self._replace([], [])
@@ -176,10 +176,16 @@ class DeviceCache:
 
     def grow(self, capacity: int) -> None:
         """Make room for at least `capacity` positions a row."""
-        wanted = fit_length(self.capacity, capacity, TARGET_STEP)
-        if wanted != self.capacity:
+        wanted = self._fit(capacity)
+        if wanted != length_of(self._self):
             rows = np.arange(len(self.position))
             self._replace(self._moved(self._self, rows, wanted), self._cross)
+
+    def _fit(self, needed: int) -> int:
+        """Return the positions to hold where at least `needed` are."""
+        if self._recurrent:
+            return 1
+        return fit_length(length_of(self._self), needed, TARGET_STEP)
 
     def _replace(self, self_values: list[ort.OrtValue], cross_values: list[ort.OrtValue]) -> None:
         """Take new values; they exist by now, so that running out of memory changes nothing."""

@@ -245,19 +245,27 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> Tokens:
         """Return the text of ids, without special tokens, and the offsets of each token in it."""
-        read = self.reader()
-        text = ""
+        pieces = self._pieces(ids)
         tokens: list[Token] = []
-        for token_id in ids:
+        end = 0
+        for token_id, piece in zip(ids, pieces, strict=True):
             if token_id in self._special_ids:
                 tokens.append(self._special(token_id))
                 continue
-            piece = read(token_id)
             word = piece.lstrip() or piece  # a space that joins words belongs to neither
-            start = len(text) + len(piece) - len(word)
-            text += piece
-            tokens.append(Token(self.name(token_id), token_id, start, len(text)))
-        return Tokens(text, tokens)
+            end += len(piece)
+            tokens.append(Token(self.name(token_id), token_id, end - len(word), end))
+        return Tokens("".join(pieces), tokens)
+
+    def _pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return what each id adds to the text, as the function of `reader` does. Raise PassFailed
+        if the library fails."""
+        if self._bytes:
+            return [*map(self.reader(), ids)]
+        step, special = DecodeStream(skip_special_tokens=True).step, self._special_ids
+        return write_text(
+            lambda: ["" if i in special else step(self._library, i) or "" for i in ids]
+        )
 
     @property
     def unknown(self) -> frozenset[int]:
@@ -278,7 +286,7 @@ class Tokenizer:
         stream = DecodeStream(skip_special_tokens=True)
 
         def step(token_id: int) -> str:
-            return write_text(lambda: stream.step(self._library, token_id))
+            return write_text(lambda: stream.step(self._library, token_id) or "")
 
         if not self._bytes:
             return lambda i: "" if i in self._special_ids else step(i)
@@ -347,10 +355,10 @@ def visible(name: str) -> str:
     return name.removesuffix(" ") or name
 
 
-def write_text(work: Callable[[], str | None]) -> str:
-    """Return the text that the library makes of ids. Raise PassFailed if it fails."""
+def write_text(work: Callable[[], Returned]) -> Returned:
+    """Return what the library makes of ids. Raise PassFailed if it fails."""
     try:
-        return call(work) or ""
+        return call(work)
     except LibraryError as error:
         raise PassFailed(f"the tokenizer cannot write these ids as text: {error}") from error
 

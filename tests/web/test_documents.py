@@ -5,7 +5,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.web.places import places
-from tests.web.screens import check_accessible
+from tests.web.screens import SIZES, check_accessible
 
 LINES = "attention\n\n* * *\nheed\n transformer\n"
 BESIDE = "/#model=g2p-en&source=knight&beside=%23model%3Dg2p-en%26source%3Dnight"
@@ -71,7 +71,8 @@ def test_two_models_answer_beside_each_other(visit, address):
         expect(each.locator("#output")).to_have_text("N AY1 T")
         for hidden in ("header", "footer", "#playground"):
             expect(each.locator(hidden).first).to_be_hidden()
-    expect(page.locator("main")).to_be_hidden()
+    for hidden in ("#controls", "#playground", "footer"):
+        expect(page.locator(hidden)).to_be_hidden()
     second.locator("#model").select_option("tiny")
     second.locator("#source").fill("red green")
     expect(second.locator("#heatmap canvas")).to_have_attribute("width", "2")
@@ -99,3 +100,27 @@ def test_two_answers_share_the_width_or_stand_below_each_other(visit, size, belo
     assert (second["top"] >= first["bottom"]) == below
     assert (second["left"] >= first["right"]) != below
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+
+
+@pytest.mark.parametrize("size", ["phone", "narrow"])
+def test_a_phone_compares_two_answers_that_are_both_in_sight(visit, size):
+    page = visit("/#model=g2p-en&source=knight", viewport=SIZES[size], has_touch=True)
+    expect(page.locator("#output")).to_have_text("N AY1 T")
+    page.locator("#compare").tap()
+    frames = [page.frame_locator(f"iframe >> nth={i}") for i in (0, 1)]
+    frames[1].locator("#source").fill("night")
+    for frame, letters in zip(frames, ("6", "5"), strict=True):
+        expect(frame.locator("#heatmap canvas")).to_have_attribute("width", letters)
+        for part in ("#source", "#output", "#heatmap canvas"):
+            expect(frame.locator(part)).to_be_in_viewport()
+    check_accessible(page)
+    (first, second), (header,), buttons = places(page, "iframe", "header", "header button")
+    assert header["bottom"] <= first["top"]
+    assert abs(first["height"] - second["height"]) <= 1
+    assert second["bottom"] <= SIZES[size]["height"]
+    assert (first["left"], first["right"]) == (0, SIZES[size]["width"])  # no second margin
+    assert len(buttons) == 2
+    assert all(24 <= button["height"] < 30 for button in buttons)  # one line, room for a thumb
+    page.locator("#compare").tap()
+    expect(page.locator("iframe")).to_have_count(0)
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "6")

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from model.checkpoint import WEIGHTS
 from model.export.files.tensor_file import Source, converted, pieces_of
 from model.network.transformer import Transformer
 
+LIKE_WHOLE = 1e-3  # largest distance of a number in int8 from a whole one, after its scale
 LARGE_EMBEDDING = 1 << 20  # bytes from which int8 is worth two more operators per look-up
 
 
@@ -129,15 +131,38 @@ def scale_name(name: str) -> str:
     return f"{name}_scale"
 
 
+def scales_of(tensor: Tensor) -> Tensor:
+    """Return the scale of each row (N,) of a matrix (N, K): its largest absolute value divided by
+    127.
+
+    All rows of a matrix that was int8 before, with one scale, get that scale: they stay as they
+    were.
+    """
+    sizes = torch.cat([rows.float().abs().amax(1) for rows in pieces_of(tensor)])
+    step = sizes.max() / 127
+    pieces = chain([tensor[:1]], pieces_of(tensor))  # of other matrices, a row is enough to see it
+    return step.expand(len(sizes)) if all(has_step(each, step) for each in pieces) else sizes / 127
+
+
+def has_step(rows: Tensor, step: Tensor) -> bool:
+    """Return whether all numbers are whole multiples of `step`, but for rounding."""
+    if not step > 0:
+        return False
+    units = rows.float() / step
+    return bool(((units - units.round()).abs() < LIKE_WHOLE).all())
+
+
 def row_scales(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield the scale of each row of (N, K): its largest absolute value divided by 127."""
+    """Yield the scales of the rows of (N, K), in the same pieces as its rows."""
+    scales, done = scales_of(tensor), 0
     for rows in pieces_of(tensor):
-        yield rows.float().abs().amax(1) / 127
+        yield scales[done : done + len(rows)]
+        done += len(rows)
 
 
 def int8_rows(tensor: Tensor) -> Iterator[Tensor]:
     """Yield rows of (N, K) divided by their scales and rounded; a row of zeros stays zeros."""
-    for rows in pieces_of(tensor):
-        scale = rows.float().abs().amax(1, keepdim=True) / 127
+    for rows, scales in zip(pieces_of(tensor), row_scales(tensor), strict=True):
+        scale = scales.unsqueeze(1)
         units = torch.where(scale > 0, rows.float() / scale, 0.0)
         yield units.round().to(torch.int8)

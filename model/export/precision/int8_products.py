@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from model.export.files.weights import int8_rows, row_scales
+from model.export.files.weights import int8_rows, row_scales, scales_of
 from model.network.transformer import Transformer
 
 Scales = Mapping[str, float]  # largest activation that a linear layer receives, by the layer's name
@@ -26,7 +26,7 @@ def rounded(model: Transformer, names: Iterable[str], scales: Scales) -> Generat
             module.forward = partial(multiply, module, scales.get(name))
         else:
             assert isinstance(module, nn.Embedding)
-            module.forward = partial(look_up, module)
+            module.forward = partial(look_up, module, scales_of(module.weight))
     try:
         yield
     finally:
@@ -43,10 +43,10 @@ def multiply(layer: nn.Linear, largest: float | None, input: Tensor) -> Tensor:
     return product if layer.bias is None else product + layer.bias  # pyright: ignore[reportUnnecessaryComparison]  torch's stubs know no layer without
 
 
-def look_up(embedding: nn.Embedding, input: Tensor) -> Tensor:
-    """(...) -> (..., M)."""
+def look_up(embedding: nn.Embedding, scales: Tensor, input: Tensor) -> Tensor:
+    """(...) -> (..., M); `scales` (V,) are those of the rows."""
     rows = embedding.weight[input]
-    scale = rows.abs().amax(-1, keepdim=True) / 127
+    scale = scales[input].unsqueeze(-1)
     return torch.where(scale > 0, (rows / scale).round() * scale, 0.0)
 
 

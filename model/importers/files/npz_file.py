@@ -4,6 +4,7 @@ Sizes are compared with each other and with the file before anything is unpacked
 that it holds more than there is memory.
 """
 
+import tokenize
 import zipfile
 import zlib
 from functools import partial
@@ -32,6 +33,7 @@ DAMAGED = (
     OSError,
     RuntimeError,  # of an encrypted member
     ValueError,
+    tokenize.TokenError,  # of a header that NumPy reads as Python
     zipfile.BadZipFile,
     zlib.error,
 )

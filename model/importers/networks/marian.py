@@ -12,7 +12,7 @@ from torch import Tensor
 from model.importers.checkpoint import MARIAN, Checkpoint
 from model.importers.networks.marian_options import MarianOptions, read_options
 from model.importers.networks.state import BANNED, TIED, StateReader
-from model.network.config import InputError, Positions, TransformerConfig
+from model.network.config import DecoderKind, InputError, Positions, TransformerConfig
 from model.network.transformer import Transformer
 from model.network.tying import OUTPUT_WEIGHT, SOURCE_WEIGHT, TARGET_WEIGHT
 
@@ -72,6 +72,7 @@ def read_config(
         norm_epsilon=EPSILON,
         num_encoder_layers=options.num_encoder_layers,
         num_decoder_layers=options.num_decoder_layers,
+        decoder=DecoderKind.ssru if options.ssru else DecoderKind.self_attention,
         norm_first=options.norm_first,
         final_norm=options.final_norm,
         embedding_norm=options.embedding_norm,
@@ -140,7 +141,10 @@ class MarianReader:
 
     def read_layer(self, side: str, layer: int) -> None:
         ours, theirs = f"{side}.layers.{layer}", f"{side}_l{layer + 1}"
-        attentions = {"self": "self"} | ({"cross": "context"} if side == "decoder" else {})
+        attentions = {"self": "self"} if side == "encoder" else {"self": "self", "cross": "context"}
+        if side == "decoder" and self._options.ssru:
+            del attentions["self"]
+            self.read_ssru(ours, f"{theirs}_rnn")
         for kind, name in attentions.items():
             for part, letter in PARTS.items():
                 place = f"{theirs}_{name}_"
@@ -153,6 +157,14 @@ class MarianReader:
         self.linear(f"{ours}.feed_forward.up", f"{place}W1", f"{place}b1", scale, scale)
         self.linear(f"{ours}.feed_forward.down", f"{place}W2", f"{place}b2", 1 / scale)
         self.sublayer_norm(f"{ours}.feed_forward_sublayer.norm", f"{theirs}_ffn_ffn")
+
+    def read_ssru(self, ours: str, theirs: str) -> None:
+        self.state.put(
+            f"{ours}.ssru.values.weight", self._checkpoint.tensor(f"{theirs}_W").T, f"{theirs}_W"
+        )
+        self.linear(f"{ours}.ssru.forget_gate", f"{theirs}_Wf", f"{theirs}_bf")
+        place = theirs if self._options.norm_first else f"{theirs}_ffn"
+        self.sublayer_norm(f"{ours}.self_sublayer.norm", place)
 
     def linear(
         self, ours: str, weight: str, bias: str, scale: float = 1.0, bias_scale: float = 1.0

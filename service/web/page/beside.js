@@ -16,7 +16,7 @@ export function showBoth(wanted) {
   if (!both) return false;
   const beside = wanted.get("beside");
   wanted.delete("beside");
-  document.body.append(show("First answer", wanted), show("Second answer", beside));
+  document.querySelector("main").append(show("First answer", wanted), show("Second answer", beside));
   return true;
 }
 

@@ -1,15 +1,18 @@
 """Bundles of random networks with an SSRU decoder."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from model.checkpoint import TrainedModel
-from model.data.tokenizers import Unit, build_tokenizer
+from model.data.tokenizers import UNK, Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
 from model.export.files.manifest import Card, Precision
 from model.network.config import Activation, NormKind, Positions, Tied, TransformerConfig
 from model.network.transformer import Transformer
+from model.usage import plain_usage
 
 ACTIVATIONS = [Activation.relu, Activation.silu, Activation.gelu]
 NORMS = [NormKind.layer_norm, NormKind.rms_norm]
@@ -54,8 +57,10 @@ def write_random(seed, folder, precision=Precision.fp32):
     for name, parameter in model.named_parameters():
         if "norm" not in name:  # so that states neither vanish nor fill every prediction
             torch.nn.init.normal_(parameter, std=0.4)
-    card = Card(name="recurrent")
-    write_bundle(TrainedModel(model, source, target), card, WeightType.fp32, folder, precision)
+    usage = plain_usage(model.config, source.token_to_id(UNK))
+    guided = replace(usage, guided=(model.config.num_decoder_layers - 1, 0))
+    trained = TrainedModel(model, source, target, guided)
+    write_bundle(trained, Card(name="recurrent"), WeightType.fp32, folder, precision)
     return folder
 
 

@@ -128,7 +128,12 @@ def test_training_a_finished_run_again_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "config", [CONFIG, replace(CONFIG, d_model=35, num_heads=5, d_qk=7, d_v=7)]
+    "config",
+    [
+        CONFIG,
+        replace(CONFIG, d_model=35, num_heads=5, d_qk=7, d_v=7),
+        replace(CONFIG, d_model=32, decoder="ssru"),
+    ],
 )
 def test_training_learns_and_the_model_loads_from_disk(tmp_path, config):
     run, path, pairs = copying_run(tmp_path, config)

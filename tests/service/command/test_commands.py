@@ -12,7 +12,9 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from service.api.endpoints.attention import AttentionRequest
+from service.api.endpoints.attribution import AttributionRequest
 from service.api.endpoints.decode_body import DecodeRequest
+from service.api.endpoints.score import ScoreRequest
 from service.api.reading.requests import AttentionSelection
 from service.command.__main__ import COMMANDS, main
 from service.settings.settings import Settings
@@ -20,6 +22,11 @@ from service.settings.settings import Settings
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORDS = ["heed", "knight", "attention"]
+ABLATED = [
+    {"kind": "cross", "layer": -1, "heads": [0, 1]},
+    {"kind": "encoder", "layer": 0, "heads": "all"},
+]
+SHARES = {"words": True, "source_share": True}
 
 
 def flags(name):
@@ -62,6 +69,31 @@ def test_decode_prints_what_the_service_answers(heed, post):
             {"source": "ax", "target": "AE1 K S", "attention": {"layers": [-1, 0]}},
         ),
         ("/v1/score", ["score", "ax", "AE1 K S"], {"source": ["ax"], "target": ["AE1 K S"]}),
+        (
+            "/v1/score",
+            ["score", "ax", "AE1 K S", "--ablate", "cross:-1:0,1", "--ablate=encoder:0:all"],
+            {"source": ["ax"], "target": ["AE1 K S"], "ablate": ABLATED},
+        ),
+        (
+            "/v1/decode",
+            ["decode", "ax", "--ablate=cross:-1:0,1", "--ablate", "encoder:0:all", "--words"],
+            {"source": ["ax"], "ablate": ABLATED, "words": True},
+        ),
+        (
+            "/v1/decode",
+            ["decode", "ax", "--no-source-final", "--hold", "1", "--words", "--source-share"],
+            {"source": ["ax"], "source_final": False, "hold": 1, **SHARES},
+        ),
+        (
+            "/v1/attribution",
+            ["attribution", "ax", "AE1 K S", "--contrast", "AE1 K", "--unit=word"],
+            {"source": "ax", "target": "AE1 K S", "contrast": "AE1 K", "unit": "word"},
+        ),
+        (
+            "/v1/attribution",
+            ["attribution", "ax", "--of", "heads", "--decimals", "2", "--max-new-tokens", "2"],
+            {"source": "ax", "of": "heads", "decimals": 2, "max_new_tokens": 2},
+        ),
     ],
 )
 def test_json_is_the_service_s_own(heed, post, path, arguments, body):
@@ -69,6 +101,48 @@ def test_json_is_the_service_s_own(heed, post, path, arguments, body):
     assert status == 200
     printed = heed(*arguments, "--json").stdout
     assert (json.loads(printed), printed.count("\n")) == (answered, 1)
+
+
+def test_a_source_that_grows_prints_what_is_committed(heed, post):
+    """As the client of docs/simultaneous.md reads it."""
+    committed = ""
+    for source in ("pro", "pronun", "pronunciation"):
+        asked = ["decode", source, "--no-source-final", "--hold", "2"]
+        printed = heed(*asked, "--target-prefix", committed).stdout
+        _, answered = post(
+            "/v1/decode", source=source, source_final=False, hold=2, target_prefix=committed
+        )
+        (found,) = answered["results"][0]["hypotheses"]
+        assert printed == f"{found['committed']['text']}\t{found['tentative']}\n"
+        committed, _, tentative = printed.rstrip("\n").partition("\t")
+        assert (committed + tentative, bool(committed)) == (found["text"], True)
+
+
+def test_attribution_is_drawn_by_its_losses(heed, post):
+    """The darkest cell is the largest loss, and a row has its source share."""
+    title, _, head, *lines = heed("attribution", "thought").stdout.splitlines()
+    _, answered = post("/v1/attribution", source="thought")
+    (result,) = answered["results"]
+    data = np.array(result["attribution"][0]["data"])
+    tokens = [row["text"] for row in result["attribution"][0]["rows"]]
+    assert title == f"thought → {result['target']}"
+    assert head == f"log-prob lost, at most {data.max():.2f}"
+    rows = lines[-len(data) :]
+    left = len(rows[0]) - len(rows[0].partition(" ")[2].lstrip(" 0123456789.")) - 1
+    for token, share, row, losses in zip(tokens, result["source_share"], rows, data, strict=True):
+        label, shown, *_ = row.split()
+        assert (label, shown) == (token, f"{share:.2f}")
+        assert ("█" in row) == (losses.max() / data.max() >= 0.8), left
+
+
+def test_heads_and_foils_are_drawn(heed):
+    heads = heed("attribution", "ax", "--of", "heads").stdout
+    assert [line.split(",")[0] for line in heads.splitlines() if ", at most" in line] == [
+        f"{kind} heads" for kind in ("encoder", "decoder", "cross")
+    ]
+    foil = heed("attribution", "read", "R EH1 D", "--contrast", "R IY1 D").stdout
+    assert "lead over the foil lost, at most" in foil
+    assert "EH1, not IY1 " in foil
 
 
 def test_a_glossary_is_a_file_of_words_and_targets(heed, post, tmp_path):
@@ -91,11 +165,14 @@ def test_a_line_of_a_glossary_without_a_target_is_refused(heed, tmp_path):
 def test_every_field_of_a_request_has_a_flag():
     """But for those that only programs need."""
     fields = DecodeRequest.model_fields.keys() - {"source", "stream", "attention"}
-    fields -= {"words", "ablate", "source_final", "hold"}
     assert flags("decode") - {"source", "output"} == fields | {"bundle", "url", "as_json"}
-    fields = AttentionRequest.model_fields.keys() - {"source", "target", "partial", "ablate"}
+    fields = AttentionRequest.model_fields.keys() - {"source", "target", "partial"}
     fields = fields - {"attention"} | AttentionSelection.model_fields.keys()
     assert flags("attention") == fields | {"bundle", "url", "as_json", "output"}
+    fields = AttributionRequest.model_fields.keys() - {"source", "target", "partial"}
+    assert flags("attribution") == fields | {"bundle", "url", "as_json", "output"}
+    fields = ScoreRequest.model_fields.keys() - {"source", "target"}
+    assert flags("score") == fields | {"bundle", "url", "as_json"}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +187,10 @@ def test_every_field_of_a_request_has_a_flag():
         (["attention", "ax", "-o", "a.gif"], "a.gif must end in one of .json, .npz"),
         (["attention", "ax", "--heads", "first"], "'first' is not a list of integers such as 0,-1"),
         (["score", "ax"], "give a TARGET as well"),
+        (["decode", "ax", "--ablate", "cross"], "'cross' is not of the form cross:-1:0,1"),
+        (["decode", "ax", "--ablate", "cross:9:0"], "heed: --ablate is 9 but there is no such"),
+        (["decode", "ax", "--hold", "2"], "heed: --hold has no effect on a whole source"),
+        (["attribution", "ax", "-o", "a.html"], "a.html must end in one of .json, .npz"),
         (["decode", "ax", "--bundle", ROOT], "is not a bundle"),
         (["decode", "ax", "--bundle", ROOT, "--url", "http://a"], "give --bundle or --url"),
         (["score", "ax", "AE1", "--model", "a"], "--model chooses a model of a service"),

@@ -57,6 +57,47 @@ def test_every_format_keeps_the_order(heed, tmp_path, words, targets, source, ou
         assert [line.split("\t")[0] for line in written.splitlines()] == words
 
 
+PAGE = "<!DOCTYPE html>\r\n<p>heed</p>\n<p>pho<b>to</b></p>\n<code>a\tb</code>\r\n\n"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_document_is_decoded_as_one_text(heed, post, tmp_path, packed):
+    end = ".html.gz" if packed else ".html"
+    source, output = tmp_path / f"page{end}", tmp_path / f"target{end}"
+    source.write_bytes(gzip.compress(PAGE.encode()) if packed else PAGE.encode())
+    markup = {"markup": "html", "split": "sentences"}
+    _, answered = post("/v1/decode", source=PAGE, **markup)
+    expected = answered["results"][0]["hypotheses"][0]["text"]
+    asked = ["decode", "--input", source, "--markup", "html", "--split", "sentences"]
+    assert heed(*asked).stdout == f"{expected}\n"
+    done = heed(*asked, "--output", output)
+    assert done.exit_code == 0, done.output
+    written = output.read_bytes()
+    assert (gzip.decompress(written) if packed else written).decode() == expected
+    assert {path.name for path in tmp_path.iterdir()} == {source.name, output.name}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--input", "p.html"], "p.html is a document: give --markup html or xml as well"),
+        (["--input", "w.txt", "--output", "t.xml"], "t.xml is a document: give --markup"),
+        (["--input", "w.txt", "--output", "t.xml", "--markup", "xml"], "one of these as --input"),
+        (["--input", "p.html", "--output", "t.tsv", "--markup", "xml"], "p.html is one document"),
+        (["--input", "p.html", "--output", "p.html", "--markup", "xml"], "are the same file"),
+        (["--input", "w.txt", "--output", "t.tsv", "--no-source-final"], "ends in .jsonl"),
+    ],
+)
+def test_documents_are_not_read_as_lines(heed, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    for name in ("p.html", "w.txt"):
+        (tmp_path / name).write_text("<p>ax</p>\n")
+    done = heed("decode", *arguments)
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
+    assert (tmp_path / "p.html").read_text() == "<p>ax</p>\n"
+
+
 def read(output, line):
     if "jsonl" in output:
         return json.loads(line)["hypotheses"][0]["text"]

@@ -214,3 +214,20 @@ def test_few_sources_are_encoded_while_rows_wait(tiny_bundle, monkeypatch, lengt
         answers(engine, [entry([4] * length, 39) for _ in range(12)])
     assert max(count for rows, count in passes if not rows) == 30 // length
     assert max(count for rows, count in passes if rows) == max(1, 15 // length)
+
+
+def test_a_word_does_not_wait_for_the_teacher_forcing_of_others(g2p_bundle, every_weight):
+    selection = every_weight(g2p_bundle, ["cross"])
+    ended = []
+    word = Job(entry([5] * 4, 2))
+    word.result.add_done_callback(lambda _: ended.append(word))
+    jobs = [Job(entry([5] * 60, 9, selection=selection)) for _ in range(48)]
+    with running(g2p_bundle, ONE_WORKER) as engine:
+        jobs[0].result.add_done_callback(lambda _: engine.queue.put([word]))
+        for job in jobs:
+            job.result.add_done_callback(lambda _: ended.append(None))
+        engine.queue.put(jobs)
+        for job in jobs:
+            job.result.result(60)
+        word.result.result(60)
+    assert ended.index(word) < 40

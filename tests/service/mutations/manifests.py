@@ -53,6 +53,8 @@ MANIFESTS = {
     "d_model 10^30": manifest("config", "d_model", 10**30),
     "d_model 0": manifest("config", "d_model", 0),
     "d_model true": manifest("config", "d_model", "many"),
+    "decoder ssru": manifest("config", "decoder", "ssru"),
+    "decoder unknown": manifest("config", "decoder", "rnn"),
     "score additive": manifest("config", "score_function", "additive"),
     "score gaussian": manifest("config", "score_function", "gaussian"),
     "score unknown": manifest("config", "score_function", "none\nTraceback"),

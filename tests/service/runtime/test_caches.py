@@ -35,9 +35,9 @@ class Model:
     sources: list[Source] = field(default_factory=list)
 
 
-@pytest.fixture(scope="module")
-def config(tiny):
-    return load_bundle(tiny).manifest.config
+@pytest.fixture(scope="module", params=["self_attention", "ssru"])
+def config(request, tiny):
+    return load_bundle(tiny).manifest.config.model_copy(update={"decoder": request.param})
 
 
 @pytest.fixture(scope="module", params=DTYPES, ids=lambda dtype: dtype.__name__)
@@ -49,6 +49,13 @@ def new_cache(kind, config, rows_per_source, mover):
     if kind == "device":
         return DeviceCache(config, rows_per_source, mover)
     return Cache(config, rows_per_source, mover.dtype)
+
+
+def own_shapes(config):
+    """Heads and head_dim of what the decoder keeps of its target, by layer and part."""
+    if config.recurrent:
+        return [(1, config.d_model)] * config.num_decoder_layers
+    return [(config.num_heads, head_dim) for head_dim in head_dims(config)]
 
 
 def head_dims(config):
@@ -68,7 +75,7 @@ def test_any_moves_keep_what_each_row_has_written(kind, config, mover, data):
         places = addresses(cache)
         cache.bindings["bound"] = places
         action(cache, model, random)
-        assert_holds(cache, model.sources)
+        assert_holds(cache, model.sources, config.recurrent)
         if "bound" in cache.bindings:  # what is bound must be where it was
             assert all(now == then for now, then in zip(addresses(cache), places, strict=True))
 
@@ -100,7 +107,8 @@ def grow(cache, model, random):
 
 
 def write(cache, model, random):
-    """Write a key and a value of every row at its position, as a step does in place."""
+    """Write a key and a value of every row at its position, or its state, as a step does in
+    place."""
     if cache.position.max() == MOST_POSITIONS:
         return
     if cache.position.max() >= cache.capacity:
@@ -108,9 +116,9 @@ def write(cache, model, random):
     rows = [row for source in model.sources for row in source.rows]
     for i, memory in enumerate(memory_of(cache)[0]):
         for r, row in enumerate(rows):
-            heads = (model.config.num_heads, head_dims(model.config)[i])
+            heads = own_shapes(model.config)[i]
             row[i].append(random.standard_normal(heads).astype(model.dtype))
-            memory[r, :, cache.position[r]] = row[i][-1]
+            memory[r, :, 0 if model.config.recurrent else cache.position[r]] = row[i][-1]
     cache.position += 1
 
 
@@ -127,7 +135,8 @@ def draw_source(model, random):
         random.standard_normal((model.config.num_heads, length, head_dim)).astype(model.dtype)
         for head_dim in head_dims(model.config)
     ]
-    return Source(cross, [[[] for _ in cross] for _ in range(model.rows_per_source)])
+    own = own_shapes(model.config)
+    return Source(cross, [[[] for _ in own] for _ in range(model.rows_per_source)])
 
 
 def join(sources):
@@ -142,7 +151,7 @@ def join(sources):
     return CrossCache(arrays, np.array(lengths))
 
 
-def assert_holds(cache, sources):
+def assert_holds(cache, sources, recurrent):
     rows = [row for source in sources for row in source.rows]
     lengths = [source.cross[0].shape[1] for source in sources]
     assert cache.sources == len(sources)
@@ -150,9 +159,11 @@ def assert_holds(cache, sources):
     assert cache.position.tolist() == [len(row[0]) for row in rows]
     own, crosses = memory_of(cache)
     for i, memory in enumerate(own):
-        assert memory.shape[:1] + memory.shape[2:3] == (len(rows), cache.capacity)
+        assert len(memory) == len(rows)
+        if rows or not recurrent:
+            assert memory.shape[2] == (1 if recurrent else cache.capacity)
         for r, row in enumerate(rows):
-            for position, written in enumerate(row[i]):
+            for position, written in enumerate(row[i][-1:] if recurrent else row[i]):
                 np.testing.assert_array_equal(memory[r, :, position], written)
     for i, memory in enumerate(crosses):
         for b, source in enumerate(sources):

@@ -86,49 +86,52 @@ def yaml_of(options):
 
 def shapes_of(options):
     """Return the shape of each tensor that a model with these options has."""
-    width, inner = options["dim-emb"], options["transformer-dim-ffn"]
-    source, target = options["dim-vocabs"]
+    shapes = embedding_shapes(options)
+    for side, depth in (("encoder", options["enc-depth"]), ("decoder", options["dec-depth"])):
+        for layer in range(1, depth + 1):
+            shapes |= layer_shapes(options, side, f"{side}_l{layer}_")
+        for place, ending in (("emb", "_pre"), ("top", "")):
+            if "n" in options[f"transformer-postprocess-{place}"]:
+                shapes |= norm_shapes(options, f"{side}_{place}", ending)
+    return shapes
+
+
+def embedding_shapes(options):
+    width, (source, target) = options["dim-emb"], options["dim-vocabs"]
     everything, shared = options["tied-embeddings-all"], options["tied-embeddings-src"]
-    shapes = {"decoder_ff_logit_out_b": (1, target)}
-    if options.get("output-omit-bias"):
-        shapes = {}
+    shapes = {} if options["output-omit-bias"] else {"decoder_ff_logit_out_b": (1, target)}
     if everything or shared:
         shapes["Wemb"] = (source, width)
     else:
         shapes |= {"encoder_Wemb": (source, width), "decoder_Wemb": (target, width)}
     if not (everything or options["tied-embeddings"]):
         shapes["decoder_ff_logit_out_W"] = (width, target)
+    return shapes
+
+
+def layer_shapes(options, side, start):
+    width, inner = options["dim-emb"], options["transformer-dim-ffn"]
     before = "n" in options["transformer-preprocess"]
     ending = "_pre" if before else ""
+    kinds = ["self"] if side == "encoder" else ["self", "context"]
+    shapes = {}
+    if side == "decoder" and options["transformer-decoder-autoreg"] == "rnn":
+        kinds.remove("self")
+        shapes |= {f"{start}rnn_{name}": (width, width) for name in ("W", "Wf")}
+        shapes[f"{start}rnn_bf"] = (1, width)
+        shapes |= norm_shapes(options, f"{start}rnn{'' if before else '_ffn'}", ending)
+    for kind in kinds:
+        for letter in "qkvo":
+            shapes[f"{start}{kind}_W{letter}"] = (width, width)
+            shapes[f"{start}{kind}_b{letter}"] = (1, width)
+        shapes |= norm_shapes(options, f"{start}{kind}_Wo", ending)
+    shapes |= {f"{start}ffn_W1": (width, inner), f"{start}ffn_b1": (1, inner)}
+    shapes |= {f"{start}ffn_W2": (inner, width), f"{start}ffn_b2": (1, width)}
+    return shapes | norm_shapes(options, f"{start}ffn_ffn", ending)
 
-    def norm(place):
-        shapes.update(
-            {f"{place}_ln_scale{ending}": (1, width), f"{place}_ln_bias{ending}": (1, width)}
-        )
 
-    for side, depth in (("encoder", options["enc-depth"]), ("decoder", options["dec-depth"])):
-        for layer in range(1, depth + 1):
-            start = f"{side}_l{layer}_"
-            kinds = ["self"] if side == "encoder" else ["self", "context"]
-            if side == "decoder" and options["transformer-decoder-autoreg"] == "rnn":
-                kinds = ["context"]
-                for name in ("W", "Wf"):
-                    shapes[f"{start}rnn_{name}"] = (width, width)
-                shapes[f"{start}rnn_bf"] = (1, width)
-                norm(f"{start}rnn_ffn" if not before else f"{start}rnn")
-            for kind in kinds:
-                for letter in "qkvo":
-                    shapes[f"{start}{kind}_W{letter}"] = (width, width)
-                    shapes[f"{start}{kind}_b{letter}"] = (1, width)
-                norm(f"{start}{kind}_Wo")
-            shapes |= {f"{start}ffn_W1": (width, inner), f"{start}ffn_b1": (1, inner)}
-            shapes |= {f"{start}ffn_W2": (inner, width), f"{start}ffn_b2": (1, width)}
-            norm(f"{start}ffn_ffn")
-        for place, option, end in (("emb", "emb", "_pre"), ("top", "top", "")):
-            if "n" in options[f"transformer-postprocess-{option}"]:
-                for part in ("scale", "bias"):
-                    shapes[f"{side}_{place}_ln_{part}{end}"] = (1, width)
-    return shapes
+def norm_shapes(options, place, ending):
+    return {f"{place}_ln_{part}{ending}": (1, options["dim-emb"]) for part in ("scale", "bias")}
 
 
 def random_tensors(options, seed=0):
