@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -21,6 +24,23 @@ def words(g2p):
 
 def places_of(read):
     return [(token.text, token.start, token.end) for token in read.tokens]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs Linux")
+def test_a_batch_starts_no_threads_and_an_import_sets_nothing(tiny):
+    code = f"""
+import os
+from pathlib import Path
+from service.bundle.manifest import load_bundle
+from service.text.opening import open_library
+assert "TOKENIZERS_PARALLELISM" not in os.environ
+library = open_library(load_bundle(Path({str(tiny)!r})), "source.tokenizer.json", 100, False)
+before = os.listdir("/proc/self/task")
+library.encode_batch(["red green blue"] * 64)
+assert os.listdir("/proc/self/task") == before
+"""
+    without = {k: value for k, value in os.environ.items() if k != "TOKENIZERS_PARALLELISM"}
+    subprocess.run([sys.executable, "-c", code], env=without, check=True)
 
 
 @given(text=st.text(st.sampled_from("abcXYZ'’ "), min_size=1, max_size=40))
