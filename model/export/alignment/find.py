@@ -177,11 +177,7 @@ def write_card(bundle: Path, sentence: str, files: dict[str, Any]) -> None:
     if CARD not in files:
         return
     text = SECTION.sub("\n\n", path.read_text(encoding="utf-8")).rstrip("\n")
-    replace(path, f"{text}
-
-{TITLE}
-{fill(sentence, WIDTH)}
-")
+    replace(path, f"{text}\n\n{TITLE}\n{fill(sentence, WIDTH)}\n")
     files[CARD] = {"size": path.stat().st_size, "sha256": hash_file(path)}
 
 
