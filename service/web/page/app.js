@@ -11,7 +11,7 @@ import { curl, get, latest } from "./api.js";
 import { placeOf, showAttention } from "./attention.js";
 import { decodeAlong } from "./branch.js";
 import { addressOfBoth, isBoth, nextAddress, showBoth } from "./beside.js";
-import { copy } from "./browser.js";
+import { copy, debounce } from "./browser.js";
 import { checkNumbers, decodeRequest, noteOnBeams } from "./decoding.js";
 import { decodeDocument, showSentences } from "./document.js";
 import { download } from "./export.js";
@@ -194,7 +194,7 @@ function readAnswer() {
   showFoil();
 }
 
-const showFoil = () => showContrast(targetRequest(), controls.foil.value);
+const showFoil = () => decoded && showContrast(targetRequest(), controls.foil.value);
 
 function showStep() {
   const step = Number(controls.step.value);
@@ -349,7 +349,7 @@ const reactions = {
   layer: changeSelection,
   head: changeSelection,
   one_scale: changeSelection,
-  foil: showFoil,
+  foil: debounce(showFoil, 200), // a comparison takes two rows for each token of the source
 };
 form.addEventListener("input", ({ target }) => {
   if (models.length === 0) return; // start() reads the form
