@@ -141,7 +141,7 @@ async def prepare(
     """Validate a request, and wait until its answer may take memory."""
     model = call.use_model(body.model)
     faults = Faults(body.partial)
-    if body.markup or body.replace_unknown:
+    if body.markup or body.replace_unknown or body.source_share:
         check_edits(body, model, faults, apart)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
     search = await read_search(
