@@ -5,15 +5,15 @@ Prints the tables of docs/confidence.md, and draws docs/confidence.svg. A pronun
 it is one of those in PAIRS, with stress; a sound, if it is in the best match with one of these.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 import typer
 
-from benchmarks.kit.document import table
+from benchmarks.kit.calibration import Judged, describe, judge, reliability
 from benchmarks.kit.serving import serving
 from benchmarks.speed.report import DOCS
 from model.data.pairs import read_pairs
@@ -24,17 +24,9 @@ from service.formats.svg import to_svg
 from service.settings.settings import DEFAULT_BUNDLE
 
 BATCH = 64  # words a request
-BINS = 10  # of equally many answers
 BEAMS = 1, 4
 SIDE, MARGIN = 260.0, 70.0
 GREY, BLUE = (190, 190, 190), (31, 91, 160)
-
-
-class Judged(NamedTuple):
-    """An answer or a part of it: numbers that may tell whether it is right, and whether it is."""
-
-    measures: dict[str, float]
-    right: bool
 
 
 def main(
@@ -61,29 +53,38 @@ def judge_all(
     sources = [*references]
     for start in range(0, len(sources), BATCH):
         batch = sources[start : start + BATCH]
-        results = heed.decode(batch, beam_size=beams, num_hypotheses=min(2, beams), words=True)
-        targets = [result.hypotheses[0].token_ids for result in results]
-        shares = heed.attribution(batch, targets, unit="word")
-        for source, result, attributed in zip(batch, results, shares, strict=True):
+        results = heed.decode(
+            batch,
+            beam_size=beams,
+            num_hypotheses=min(2, beams),
+            words=True,
+            source_share=True,
+        )
+        for source, result in zip(batch, results, strict=True):
             best, *others = result.hypotheses
+            own = best.words or []
             measures = {
                 "probability": float(np.exp(sum(best.log_probs))),
                 "mean log-prob": float(np.mean(best.log_probs)),
                 "least log-prob of a token": min(best.log_probs),
+                "mean entropy (negative)": -mean_of(own, "entropy"),
+                "largest entropy of a sound (negative)": -max(
+                    (word["entropy"] for word in own), default=0.0
+                ),
                 "least source share of a sound": min(
-                    (attributed.source_share or [])[:-1], default=1.0
+                    (word["source_share"] for word in own), default=1.0
                 ),
             }
             if others:
                 measures["score minus that of the second"] = best.score - others[0].score
             words.append(Judged(measures, result.text in references[source]))
             matched = matches(result.text, references[source])
-            found = zip(best.words or [], attributed.source_share or [], matched, strict=False)
-            sounds += [
-                Judged({"probability": float(np.exp(word["log_prob"])), "source share": share}, ok)
-                for word, share, ok in found
-            ]
+            sounds += [judge(word, ok) for word, ok in zip(own, matched, strict=True)]
     return words, sounds
+
+
+def mean_of(words: Sequence[Mapping[str, float]], number: str) -> float:
+    return sum(word[number] for word in words) / max(1, len(words))
 
 
 def matches(text: str, references: Sequence[str]) -> list[bool]:
@@ -98,35 +99,6 @@ def matches(text: str, references: Sequence[str]) -> list[bool]:
         return right
 
     return max(map(match, references), key=sum)
-
-
-def describe(name: str, judged: Sequence[Judged]) -> str:
-    """Return a table of how well each measure ranks right before wrong, and of the calibration."""
-    right = np.mean([each.right for each in judged])
-    rows = [[measure, f"{auc(judged, measure):.3f}"] for measure in judged[0].measures]
-    binned = [[f"{said:.3f}", f"{found:.3f}"] for said, found in reliability(judged, "probability")]
-    error = np.mean([abs(said - found) for said, found in reliability(judged, "probability")])
-    head = f"{name}: {right:.1%} right, expected calibration error {error:.3f}\n\n"
-    ranks = table(["number", "right ranked before wrong"], rows)
-    return f"{head}{ranks}\n{table(['mean probability', 'right'], binned)}"
-
-
-def auc(judged: Sequence[Judged], measure: str) -> float:
-    """Return how often a right answer has more of a measure than a wrong one: 0.5 by chance."""
-    values = np.array([each.measures[measure] for each in judged])
-    right = np.array([each.right for each in judged])
-    order = np.sort(values[~right])
-    below = np.searchsorted(order, values[right], "left")
-    up_to = np.searchsorted(order, values[right], "right")
-    return float((below + up_to).mean() / 2 / len(order))
-
-
-def reliability(judged: Sequence[Judged], measure: str) -> Iterator[tuple[float, float]]:
-    """Yield the mean of a measure, and the share of right answers, in bins of equally many."""
-    ranked = sorted(judged, key=lambda each: each.measures[measure])
-    for part in np.array_split(np.arange(len(ranked)), BINS):
-        said = np.mean([ranked[i].measures[measure] for i in part])
-        yield float(said), float(np.mean([ranked[i].right for i in part]))
 
 
 def draw(words: Sequence[Judged], sounds: Sequence[Judged]) -> bytes:
