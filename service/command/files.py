@@ -26,6 +26,7 @@ from service.command.errors import describe, report
 from service.command.flags import Place
 from service.errors import StartupError
 from service.formats.json import Document, to_json
+from service.memory import collect_rarely
 
 BATCH = 256  # lines that are decoded at once
 TOGETHER = 3  # batches in the engine
@@ -143,6 +144,7 @@ async def decode_file(
     """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
     kind = kind_of(output)
     async with open_model(place) as model:
+        collect_rarely()
         with open_texts(source) as texts:
             first = [] if source else [*islice(texts, BATCH)]
             mark = fingerprint(source or first, kind, options, model.version)

@@ -7,7 +7,6 @@ K candidates of a row, V vocabulary.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from service.arrays import FloatArray, IntArray
@@ -44,9 +43,9 @@ class Beam(NamedTuple):
     log_prob: float
 
 
-@dataclass(frozen=True, slots=True)
-class Hypothesis:
-    """A finished target: every generated id, eos included, and the log-prob of each.
+class Hypothesis(NamedTuple):
+    """A finished target: every generated id, eos included, and the log-prob of each. A tuple, since
+    every answer holds some: a frozen dataclass takes Python to pickle and to unpickle.
 
     `top_log_probs` holds the alternatives at each position, and `entropies` the entropy of the
     model's distribution in nats, if the request asked for them. `forced` is the number of start ids
@@ -57,7 +56,7 @@ class Hypothesis:
     log_probs: list[float]
     finish_reason: FinishReason
     length_penalty: float = 1.0
-    top_log_probs: list[Alternatives] = field(default_factory=list[Alternatives])
+    top_log_probs: Sequence[Alternatives] = ()
     forced: int = 0
     unmet: tuple[int, ...] = ()
     entropies: Sequence[float] = ()

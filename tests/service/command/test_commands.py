@@ -17,6 +17,7 @@ from service.api.endpoints.decode_body import DecodeRequest
 from service.api.endpoints.score import ScoreRequest
 from service.api.reading.requests import AttentionSelection
 from service.command.__main__ import COMMANDS, main
+from service.command.errors import IN_FLAGS
 from service.settings.settings import Settings
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +34,12 @@ def flags(name):
     """Return the flags of a command, named like fields."""
     command = main.get_command(click.Context(main), name)
     return {each.name for each in command.params if isinstance(each, click.Option)}
+
+
+def test_advice_that_commands_replace_is_given_by_the_service():
+    sources = {*ROOT.glob("service/**/*.py")} - {ROOT / "service" / "command" / "errors.py"}
+    said = "".join(each.read_text() for each in sources)
+    assert [words for words in IN_FLAGS if words not in said] == []
 
 
 def test_help_lists_every_command_in_order(heed):

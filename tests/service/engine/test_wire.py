@@ -1,6 +1,5 @@
 """What the two processes say to each other."""
 
-import dataclasses
 import random
 
 import numpy as np
@@ -43,7 +42,7 @@ def test_bytes_that_come_one_by_one_make_a_message():
 
 
 PLAIN = Hypothesis([5, 6, 2], [-0.1, -0.2, -0.3], "eos")
-ALTERNATIVES = dataclasses.replace(PLAIN, top_log_probs=[[(5, -0.1), (6, -2.0)], [(6, -0.2)], []])
+ALTERNATIVES = PLAIN._replace(top_log_probs=[[(5, -0.1), (6, -2.0)], [(6, -0.2)], []])
 
 
 @pytest.mark.parametrize(
