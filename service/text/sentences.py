@@ -44,6 +44,8 @@ COMMAS = r",;:\u060c\u061b\u104a\u1363-\u1366\u2013\u2014"
 WIDE_COMMAS = r"\u3001\uff0c\uff1a\uff1b"
 
 END = re.compile(rf"(?P<marks>{MARK}+(?:\s+{MARK}+)*)(?P<close>{CLOSE})")
+# What END begins with: a search for one of many characters takes a tenth of the time
+FIRST = re.compile(rf"[{SPACED}{UNSPACED}\u1361\uff0e;]")
 CLEAR_MARK = re.compile(CLEAR)
 STOP = re.compile(r"[.\u2026\u2024\ufe52]")
 COMMA = re.compile(rf"[{COMMAS}{WIDE_COMMAS}]")
@@ -100,7 +102,8 @@ def find_ends(text: str, start: int, last: int) -> Iterator[re.Match[str]]:
     lock for 0.1 seconds."""
     while start < last:
         stop = min(start + PIECE, last)
-        found = END.search(text, start, stop)
+        first = FIRST.search(text, start, stop)
+        found = END.search(text, first.start(), stop) if first else None
         if found is None:
             start = stop if stop == last else stop - 1  # a mark may have two characters
         elif match := END.match(text, found.start(), last):  # it may go on behind the piece

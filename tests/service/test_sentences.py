@@ -8,7 +8,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text.sentences import SPACED, UNSPACED, Span, cut, replace, split
+from service.text.sentences import END, FIRST, SPACED, UNSPACED, Span, cut, replace, split
 
 TEXTS = st.text(
     st.sampled_from("aB1é我กد .!?…。！？।؟።,;、\n\r\u2028\u00a0\u3000\"'”“«»)(「」-*👍")
@@ -172,3 +172,10 @@ def test_cuts_at_spaces_are_those_of_filling_lines(words, limit):
             filled.append([])
         filled[-1].append(word)
     assert cut_parts(" ".join(words), limit) == [" ".join(line) for line in filled if line]
+
+
+def test_what_ends_a_sentence_begins_with_what_is_searched_first():
+    """A text without such a character is skipped."""
+    ends = [c for c in map(chr, range(0x20000)) if END.search(f"\u03b1{c}{c}")]
+    assert len(ends) > 150
+    assert [c for c in ends if not FIRST.match(c)] == []
