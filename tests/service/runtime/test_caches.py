@@ -171,7 +171,8 @@ def assert_holds(cache, sources, recurrent):
 def assert_rows(cache, rows, recurrent):
     own, _ = memory_of(cache)
     if rows or not recurrent:
-        assert {memory.shape[2] for memory in own} == {1 if recurrent else cache.capacity}
+        capacity = 1 if recurrent else cache.capacity
+        assert all(memory.shape[2] == capacity for memory in own)
     first = -1 if recurrent else 0  # a state is the last one that was written
     for i, memory in enumerate(own):
         assert len(memory) == len(rows)
