@@ -4,7 +4,7 @@ import re
 from typing import Any, cast
 
 from model.export.files.limits import find_faults
-from model.importers.checkpoint import GENERATION, OWN, Checkpoint
+from model.importers.checkpoint import GENERATION, MARIAN, OWN, Checkpoint
 from model.importers.fields import CONFIG, special_id
 from model.importers.files.marian import read_settings
 from model.network.config import InputError, TransformerConfig
@@ -48,6 +48,13 @@ SETTINGS: dict[str, tuple[Any, ...]] = {  # of Marian that Heed lacks, and their
     "word-penalty": ("0", "0.0"),
     "output-sampling": ("false", [], ["0"], "0"),
     "force-decode": ("false",),
+}
+MARIAN_KEYS = {
+    "beam_size": "beam-size",
+    "length_penalty": "normalize",
+    "num_encoder_layers": "enc-depth",
+    "num_decoder_layers": "dec-depth",
+    "num_heads": "transformer-heads",
 }
 OWN_KEYS = {
     "decoder_start": "start_id",
@@ -203,14 +210,13 @@ class Generation:
 
 def check_lengths(checkpoint: Checkpoint, config: TransformerConfig, usage: Usage) -> None:
     """Raise InputError for what no bundle may hold, naming the checkpoint's key."""
-    is_own = checkpoint.config_name == OWN
-    files = checkpoint.config_name
-    if files == CONFIG:
-        files += f" or {GENERATION}"
+    keys = {OWN: OWN_KEYS, MARIAN: MARIAN_KEYS}.get(checkpoint.config_name, KEYS)
+    others = {CONFIG: f" or {GENERATION}", MARIAN: " or decoder.yml"}
+    files = checkpoint.config_name + others.get(checkpoint.config_name, "")
     for key, value, expected in find_faults(config, usage):
-        name = (OWN_KEYS if is_own else KEYS).get(key, key)
         raise InputError(
-            f"{checkpoint.folder}: {name} is {value}; expected {expected}: change it in {files}"
+            f"{checkpoint.folder}: {keys.get(key, key)} is {value}; expected {expected}: change it"
+            f" in {files}"
         )
 
 

@@ -91,7 +91,9 @@ def read_options(checkpoint: Checkpoint) -> MarianOptions:
     d_ff = options.size("transformer-dim-ffn")
     if options.text("transformer-decoder-dim-ffn", "0") not in ("0", str(d_ff)):
         raise options.refuse("transformer-decoder-dim-ffn", f"{d_ff}, that of the encoder")
-    everything = options.flag("tied-embeddings-all")
+    all_tied, sources_tied, output_tied = (
+        options.flag(f"tied-embeddings{ending}") for ending in ("-all", "-src", "")
+    )
     function = options.one_of("transformer-ffn-activation", "swish", ACTIVATIONS)
     approximates = function == "gelu" and options.version <= SWISH_GELU
     return MarianOptions(
@@ -107,8 +109,8 @@ def read_options(checkpoint: Checkpoint) -> MarianOptions:
         activation=Activation.silu if approximates else ACTIVATIONS[function],
         approximates=approximates,
         ssru=options.is_ssru(),
-        one_embedding=everything or options.flag("tied-embeddings-src"),
-        tied_output=everything or options.flag("tied-embeddings"),
+        one_embedding=all_tied or sources_tied,
+        tied_output=all_tied or output_tied,
         output_bias=not options.flag("output-omit-bias"),
     )
 

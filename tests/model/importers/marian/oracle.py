@@ -104,7 +104,7 @@ class Oracle:
     def decode(self, memory, target):
         """Return the log-probs (T + 1, V) after no token, after the first, ..., and the weights of
         cross-attention (layers, heads, T + 1, S)."""
-        rows = self.matrix("decoder")[np.array(target, int)].reshape(len(target), -1)
+        rows = self.matrix("decoder")[np.array(target, int)]
         x = self.embed(np.vstack([np.zeros((1, self.options["dim-emb"])), rows]), "decoder")
         found = []
 

@@ -93,7 +93,7 @@ def test_settings_of_the_decoder_are_taken(tmp_path):
         ("vocabs: [a.fsv, b.fsv]", "a vocabulary of factors, a.fsv"),
         ("word-penalty: 0.5", "word-penalty '0.5'"),
         ("beam-size: many", "beam-size 'many'"),
-        ("beam-size: 65", "beam_size is 65"),
+        ("beam-size: 65", "beam-size is 65; expected 1 to 64"),
     ],
 )
 def test_settings_that_heed_lacks_are_named(settings, expected, tmp_path):
