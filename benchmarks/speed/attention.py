@@ -180,7 +180,7 @@ async def ask_large_answers(address: str, form: str, targets: int, until: float)
 
 def measure_typing(address: str, words: Sequence[str]) -> list[Measurement]:
     """Measure the time from typing a word to its heatmap. Return no row without Chromium."""
-    chromium = shutil.which("chromium")
+    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if chromium is None:
         sys.stderr.write("chromium is not on the PATH: install it to measure the page\n")
         return []

@@ -35,6 +35,7 @@ from benchmarks.speed.report import COLUMNS, cell_columns, render_checkpoints, w
 from model.export.files.manifest import Precision as Graphs
 from model.network.config import TransformerConfig
 from service.settings.settings import DEFAULT_BUNDLE, Precision
+from tests.web.chromium import CHROMIUM
 
 LETTERS = TransformerConfig(
     source_vocab_size=30,
@@ -223,7 +224,7 @@ def test_gaps_between_small_answers_while_large_ones_are_sent(server):
     assert result.count("/") == 4
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="there is no chromium here")
+@pytest.mark.skipif(not CHROMIUM, reason="there is no chromium here")
 def test_typing_on_the_page(server):
     """In a thread of its own: Playwright refuses one that has a browser already."""
     rows = []

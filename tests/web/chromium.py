@@ -1,8 +1,9 @@
-"""Chromium, where there is one."""
+"""Chromium, where there is one: without the parts that draw windows, if it has such a program."""
 
 import shutil
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def launch(playwright):
