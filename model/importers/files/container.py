@@ -7,6 +7,7 @@ from model.importers.files.reading import StoredTensor
 from model.network.config import InputError
 
 OPTIONS = "special:model.yml"
+LONGEST_OPTIONS = 1 << 16  # bytes
 MOST_AXES, LONGEST_AXIS = 4, (1 << 31) - 1
 AGAIN = "copy or download it again"
 

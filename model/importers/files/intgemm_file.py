@@ -18,6 +18,7 @@ from torch import Tensor
 
 from model.importers.files.container import (
     AGAIN,
+    LONGEST_OPTIONS,
     MOST_AXES,
     OPTIONS,
     Container,
@@ -30,7 +31,7 @@ from model.network.config import InputError
 VERSION = 1
 BYTES, FP32, INT8 = 0x101, 0x404, 0x4101
 OTHER_TYPES = {0x402: "float16", 0x4102: "intgemm16", 0x802: "packed16", 0x1801: "packed8avx2"}
-LONGEST_NAME, LONGEST_OPTIONS = 1 << 10, 1 << 16
+LONGEST_NAME = 1 << 10
 ALIGNED = 256  # bytes of which an item's data is a multiple
 EMBEDDING = "Wemb"  # in the names of matrices that are not stored transposed
 STATIC = "_QuantMultA"  # ends the names of scales of activations, which Heed measures itself

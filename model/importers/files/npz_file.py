@@ -17,15 +17,19 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from model.importers.files.container import AGAIN, OPTIONS, Container, check_shape, shown
-from model.importers.files.reading import StoredTensor, check_pointer
+from model.importers.files.container import (
+    AGAIN,
+    LONGEST_OPTIONS,
+    OPTIONS,
+    Container,
+    check_shape,
+    shown,
+)
+from model.importers.files.reading import FREE, MOST_UNPACKED, StoredTensor, check_pointer
 from model.network.config import InputError
 
 MOST_ITEMS = 1 << 16
-MOST_UNPACKED = 64  # bytes that a byte of the archive may become; weights hardly shrink
-FREE = 1 << 20  # bytes that an archive may hold in any case
 LONGEST_HEADER = 1024
-LONGEST_OPTIONS = 1 << 16
 Layout = tuple[int, "np.dtype[np.generic]", tuple[int, ...]]  # start, type and axes of numbers
 DAMAGED = (
     EOFError,
@@ -33,10 +37,11 @@ DAMAGED = (
     OSError,
     RuntimeError,  # of an encrypted member
     ValueError,
-    tokenize.TokenError,  # of a header that NumPy reads as Python
     zipfile.BadZipFile,
     zlib.error,
 )
+# Of a header, which NumPy reads as Python
+NOT_A_HEADER = (IndexError, SyntaxError, TypeError, tokenize.TokenError)
 
 
 def open_npz(path: Path) -> Container:
@@ -81,7 +86,10 @@ def open_item(path: Path, archive: ZipFile, name: str, info: ZipInfo) -> StoredT
     with archive.open(info) as file:
         if npy.read_magic(file) != (1, 0):
             raise InputError(f"{path}: {shown(name)} is not an array of NumPy 1.0: {AGAIN}")
-        shape, in_columns, dtype = npy.read_array_header_1_0(file, LONGEST_HEADER)
+        try:
+            shape, in_columns, dtype = npy.read_array_header_1_0(file, LONGEST_HEADER)
+        except NOT_A_HEADER as error:
+            raise damaged(path, error) from error
         start = file.tell()
     check_shape(path, name, shape)
     kinds = ("<f4", "<f2") if name != OPTIONS else ("|i1", "|u1", "|S1")

@@ -11,7 +11,8 @@ from model.network.config import InputError
 
 LFS_POINTER = b"version https://git-lfs"
 PACKED = ".gz"
-MOST_UNPACKED, FREE = 64, 1 << 20  # bytes that a packed byte may become, and those of any file
+# Bytes that a packed byte may become, since weights hardly shrink, and those of any file
+MOST_UNPACKED, FREE = 64, 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -40,7 +40,7 @@ class MarianVocabulary:
 
 def read_marian_vocabularies(checkpoint: Checkpoint) -> tuple[MarianVocabulary, MarianVocabulary]:
     """Return the vocabularies of source and target. Raise InputError if a file is missing or
-    damaged, or if the model has fewer rows."""
+    damaged."""
     paths, folder = find_vocabularies(checkpoint.folder), checkpoint.folder
     source, target = (
         read_side(folder, path, side) for path, side in zip(paths, SIDES, strict=True)

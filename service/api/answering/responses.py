@@ -145,8 +145,8 @@ class TargetWord(Word):
     mean_log_prob: float = Field(description="The same, divided by the number of these tokens.")
     entropy: float = Field(
         description="Mean, over these tokens, of the entropy in nats of the model's distribution"
-        " when each was chosen: 0 if only one token was possible. Penalties, banned tokens and the"
-        " temperature do not count."
+        " when each was chosen. It is the model's own: penalties, banned tokens, allowed_targets"
+        " and the temperature do not change it."
     )
     source_share: float | None = Field(
         default=None,

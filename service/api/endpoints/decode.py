@@ -15,7 +15,12 @@ from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.simultaneous import add_committed
 from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.answering.words import add_occluded, add_words
-from service.api.endpoints.decode_body import DecodeRequest, check_edits, check_growing
+from service.api.endpoints.decode_body import (
+    DecodeRequest,
+    check_edits,
+    check_growing,
+    check_source_share,
+)
 from service.api.reading.answer_size import (
     check_decoded,
     check_words,
@@ -143,6 +148,8 @@ async def prepare(
     faults = Faults(body.partial)
     if body.markup or body.replace_unknown or body.source_share:
         check_edits(body, model, faults, apart)
+    if body.source_share:
+        check_source_share(body, model, faults)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
     search = await read_search(
         call,

@@ -189,11 +189,6 @@ def check_edits(body: DecodeRequest, model: Model, faults: Faults, apart: bool) 
     `apart`: parts of markup are decoded by themselves."""
     if body.replace_unknown or (body.markup and not apart):
         check_aligns(model)
-    if body.source_share:
-        check_scores(model)
-        if not body.words:
-            detail = "is a number of words: set words to true, or omit source_share"
-            faults.add(Invalid.at("/source_share", detail))
     edits = [name for name in ("markup", "replace_unknown") if getattr(body, name)]
     for name in edits:
         if body.stream:
@@ -202,6 +197,14 @@ def check_edits(body: DecodeRequest, model: Model, faults: Faults, apart: bool) 
         if body.words:
             detail = f"counts characters of targets, which {name} changes: omit words or {name}"
             faults.add(Invalid.at("/words", detail))
+
+
+def check_source_share(body: DecodeRequest, model: Model, faults: Faults) -> None:
+    """Raise NotFound if the model cannot score targets. Add a fault if no words are asked for."""
+    check_scores(model)
+    if not body.words:
+        detail = "is a number of words: set words to true, or omit source_share"
+        faults.add(Invalid.at("/source_share", detail))
 
 
 def check_growing(body: DecodeRequest, model: Model, faults: Faults) -> None:

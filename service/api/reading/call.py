@@ -48,7 +48,7 @@ LITTLE = 64  # characters to read or tokens to write: quicker than waking a thre
 SMALL = 1 << 11  # bytes, characters or ids to read: some milliseconds at most
 LARGE = 1 << 16  # the same: above it few may wait, since they hold much memory
 CLASSES = (SMALL, LARGE)  # largest sizes of two classes of reading; a third has all above
-AT_ONCE = 512  # rows that the engine gets at once: to write more takes the event loop too long
+AT_ONCE = 512  # entries that the engine gets at once: to write more takes the event loop too long
 MOST_WAITING = 32  # requests that hold large bodies in memory while they wait for a core
 
 Result = TypeVar("Result")
@@ -215,8 +215,7 @@ class Call(Request):
     async def submit_in_parts(
         self, model: Model, entries: Sequence[Entry], faults: Faults, results: Sequence[int]
     ) -> list[Answer]:
-        """Return the answers to entries of a row each, as `submit_and_wait` does; they may be more
-        than max_rows."""
+        """Return the answers to entries as `submit_and_wait` does, AT_ONCE of them at a time."""
         answers: list[Answer] = []
         for start in range(0, len(entries), AT_ONCE):
             part = slice(start, start + AT_ONCE)

@@ -109,6 +109,14 @@ def test_source_shares_are_refused_without_words(post):
     assert (status, problem["errors"][0]["pointer"]) == (422, "/source_share")
 
 
+def test_source_shares_need_a_model_that_can_score():
+    with opened(TINY, score=False) as client:
+        body = {"source": SOURCE, "words": True, "source_share": True}
+        status, problem = sender(client)("/v1/decode", **body)
+    assert (status, problem["code"]) == (404, "not_supported")
+    assert problem["detail"].startswith("model tiny cannot score targets")
+
+
 def test_source_shares_of_too_many_rows_are_refused(post, limit):
     limit(max_rows=5)
     body = {"source": ["read", "red", "reed"], "words": True}

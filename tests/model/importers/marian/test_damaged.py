@@ -128,6 +128,12 @@ ARRAYS = {  # name of the damage: the file
     "big endian": archive({"Wemb.npy": npy(np.zeros((2, 2), ">f4"))}),
     "a header of code": archive({"Wemb.npy": header("__import__('os').system('true')")}),
     "a header of brackets": archive({"Wemb.npy": header("(" * 900)}),
+    "a header with a list as a key": archive({"Wemb.npy": header("{[]: 1}")}),
+    "a header of mixed keys": archive({"Wemb.npy": header("{1: 0, 'a': 0}")}),
+    "a header without a type": archive({"Wemb.npy": described(kind=",f4")}),
+    "a header of half a type": archive(
+        {"Wemb.npy": header("{'descr': ('<f4',), 'fortran_order': False, 'shape': (2,)}")}
+    ),
     "a long header": archive({"Wemb.npy": header("{}", size=60000)}),
     "another version": archive({"Wemb.npy": header("{}", version=2, size=1 << 31)}),
     "options as numbers": archive({f"{OPTION}.npy": npy(np.zeros(4, np.float32))}, options=None),
