@@ -162,7 +162,7 @@ class Queue:
             if self._wait(rows, now) > seconds:
                 self._waiting.remove_abandoned()
             if (wait := self._wait(rows, now)) > seconds:
-                raise self._refusal(rows, now, wait, seconds)
+                raise self._refusal(rows, now, wait, seconds, self._waiting.rows)
             self._waiting.add(jobs, now + seconds)
             if self._waiting.jobs > self._clean_above:
                 self._waiting.remove_abandoned()
@@ -179,8 +179,11 @@ class Queue:
         ahead = self._waiting.rows_before(rows) + rows
         return self._pace.wait(now, self._waiting.rows, ahead) or 0.0
 
-    def _refusal(self, rows: int, now: float, wait: float, seconds: float) -> HeedError:
-        """Return what a request is told whose `rows` would wait for longer than it can."""
+    def _refusal(
+        self, rows: int, now: float, wait: float, seconds: float, others: int
+    ) -> HeedError:
+        """Return what a request is told whose `rows` would wait for longer than it can, with the
+        rows of `others`."""
         alone = self._pace.wait(now, self._waiting.rows, rows) or 0.0
         of_rows = "rows (sources, times their beams or samples)"
         has = f"and this request has {seconds:.3g}"
@@ -190,7 +193,7 @@ class Queue:
                 " more time"
             )
         return refuse(
-            f"{self._waiting.rows} {of_rows} wait already, so {rows} more would wait for about"
+            f"{others} {of_rows} wait already, so {rows} more would wait for about"
             f" {wait:.2g} seconds, {has}",
             wait - seconds,
         )
@@ -207,11 +210,13 @@ class Queue:
             return
         kept: list[Waiting] = []
         for each in self._waiting.in_order_of_arrival():
-            ahead, left = rows_before(each.rows, kept) + each.rows, each.until - now
-            if (wait := LATE * ahead / rate) <= left:
+            before, left = rows_before(each.rows, kept), each.until - now
+            # One that none is before is refused only if it takes too long even alone
+            if (wait := (LATE if kept else 1) * (before + each.rows) / rate) <= left:
                 kept.append(each)
                 continue
-            refusal = self._refusal(each.rows, now, wait, left)
+            others = sum(other.rows for other in kept)
+            refusal = self._refusal(each.rows, now, wait, left, others)
             for job in each.jobs:
                 job.finish(refusal)
         self._waiting.remove_abandoned()

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,7 +91,9 @@ class Stream:
                 yield last
             self.call.note(answers.result())
             if self.complete:
-                await self.complete(answers.result())
+                async with aclosing(pings(self.complete(answers.result()))) as waiting:
+                    async for ping in waiting:
+                        yield ping
             async for piece in writer.finish(answers.result()):
                 yield piece
         except HeedError as error:
@@ -117,6 +119,18 @@ class Stream:
             size += progress_size(last[1])
             received.append(queue.get_nowait())
         return received
+
+
+async def pings(work: Awaitable[None]) -> AsyncGenerator[bytes]:
+    """Yield PING after each PING_AFTER seconds in which `work` has not ended. Raise its errors;
+    cancel it if the generator is closed."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=PING_AFTER))[0]:
+            yield PING
+        task.result()
+    finally:
+        task.cancel()
 
 
 class BoundedResponse(StreamingResponse):

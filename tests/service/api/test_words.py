@@ -1,6 +1,7 @@
 """The words of decoded targets, compared with their tokens, with the model's alignment and with
 torch."""
 
+import asyncio
 import shutil
 
 import httpx2
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from model.checkpoint import load_model
+from service.api.answering import stream
 from tests.conftest import TINY, edit_tokenizer, opened, sender
 from tests.documentation import events_of
 from tests.torch_scores import log_probs_of
@@ -205,3 +207,39 @@ def test_words_that_could_take_too_much_are_refused(post, limit):
     status, problem = post("/v1/decode", **body)
     assert (status, problem["errors"][0]["pointer"]) == (413, "/words")
     assert post("/v1/decode", **body, max_new_tokens=63)[0] == 200
+
+
+def test_a_stream_goes_on_while_shares_are_computed(monkeypatch):
+    monkeypatch.setattr(stream, "PING_AFTER", 1e-3)
+
+    async def wait_for_shares():
+        enough, count = asyncio.Event(), 0
+        async for ping in stream.pings(enough.wait()):
+            assert ping == stream.PING
+            count += 1
+            if count == 3:
+                enough.set()
+        return count
+
+    assert asyncio.run(wait_for_shares()) >= 3
+
+
+def test_a_stream_that_is_left_computes_no_shares(monkeypatch):
+    monkeypatch.setattr(stream, "PING_AFTER", 1e-3)
+    ended = []
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async def leave():
+        sent = stream.pings(work())
+        await anext(sent)
+        await sent.aclose()
+        await asyncio.sleep(0)  # the task gets its cancellation
+
+    asyncio.run(leave())
+    assert ended == ["cancelled"]

@@ -251,6 +251,17 @@ def test_only_first_jobs_use_what_is_kept_and_all_stay_within_a_batch(requests):
         held = held[1:]
 
 
+@pytest.mark.parametrize(("rows", "is_late"), [(5500, False), (6500, True)])
+def test_a_request_that_is_alone_is_refused_only_if_it_takes_too_long(rows, is_late):
+    """Another try would be refused again, although nobody is in its way."""
+    server = Server(rate=100)
+    server.queue.put(request := jobs(rows), 60)  # 55 or 65 seconds
+    server.serve(5)
+    assert request[-1].abandoned is is_late
+    if is_late:
+        assert isinstance(request[-1].result.exception(), DeadlineExceeded)
+
+
 def test_requests_that_come_too_late_are_refused_as_soon_as_it_is_known():
     """Not after all the work on them: they were accepted when nobody knew how long rows take."""
     server = Server(rate=100)
