@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from errno import ENOSPC
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile, ZipInfo
@@ -34,6 +35,10 @@ def unpacked(path: Path) -> Generator[Path]:
                     with archive.open(info) as packed, (folder / name).open("xb") as file:
                         shutil.copyfileobj(packed, file)
         except DAMAGED as error:
+            if isinstance(error, OSError) and error.errno == ENOSPC:
+                raise InputError(
+                    f"{temporary} has no room for what {path} holds: set TMPDIR to a larger disk"
+                ) from error
             raise damaged(path, error) from error
         yield folder
 

@@ -1,7 +1,9 @@
 """Damaged files of Marian are refused in one sentence, before anything large is computed."""
 
+import errno
 import gzip
 import io
+import shutil
 import struct
 import tracemalloc
 import zipfile
@@ -9,6 +11,8 @@ import zipfile
 import numpy as np
 import pytest
 
+from model.importers.files.archive import unpacked
+from model.network.config import InputError
 from tests.model.importers.marian.folders import (
     FP32,
     INT8,
@@ -317,6 +321,17 @@ def test_damaged_zips(damage, whole, tmp_path):
     damage(path)
     sentence = refusal(path, tmp_path / "bundle")
     assert "opus" in sentence
+
+
+def test_a_full_disk_is_not_called_damage(whole, tmp_path, monkeypatch):
+    path = zip_folder(whole / "spm", tmp_path / "opus.zip")
+
+    def fill(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", fill)
+    with pytest.raises(InputError, match="set TMPDIR to a larger disk"), unpacked(path):
+        pass
 
 
 def test_names_in_a_zip_choose_no_place(whole, tmp_path):
