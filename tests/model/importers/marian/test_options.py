@@ -7,6 +7,7 @@ import pytest
 
 from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
+from model.importers.proofs.tokenizers import prove_pieces
 from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from tests.model.importers.marian.folders import names_of, pieces, quoted, write_folder, zip_folder
@@ -156,6 +157,7 @@ def test_packed_files_are_those_that_were_packed(tmp_path):
         assert tensor.equal(found[0].state_dict()[name]), name
     assert expected[1].source.tokenizer.to_str() == found[1].source.tokenizer.to_str()
     assert expected[2] == found[2]
+    assert [proof.holds for proof in prove_pieces(found[1])] == [True, True]
 
 
 @pytest.mark.long
