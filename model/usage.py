@@ -31,7 +31,8 @@ class Usage:
 
     A slot is replaced by the ids of the language that a request names. `default_target` is that of
     targets if it names none. `guided` are the layer and the head of cross-attention that training
-    guided to alignments: then this one is the bundle's alignment.
+    guided to alignments: then this one is the bundle's alignment. If it is not known for sure, it
+    is only if it agrees with occlusion about as often as the best one.
     """
 
     decoder_start: list[int | Slot]
@@ -46,6 +47,7 @@ class Usage:
     compose: bool = False  # the service composes letters with their marks before it tokenizes
     origin: dict[str, Any] = field(default_factory=dict[str, Any])
     guided: tuple[int, int] | None = None
+    surely_guided: bool = True
 
 
 def plain_usage(config: TransformerConfig, unknown_id: int | None) -> Usage:

@@ -179,15 +179,18 @@ def write_int8(model: Transformer, folder: Path, found: Calibration) -> SaveGrap
 
 
 def write_alignment(trained: TrainedModel, bundle: Path, progress: Progress) -> None:
-    """Find which attention aligns, on the sources of the pairs if there are any. If training guided
-    one, it is that one."""
+    """Find which attention aligns, on the sources of the pairs if there are any. If training
+    guided one, it is that one, unless that is not sure and another agrees more often."""
     if find_spec("onnxruntime") is None:
         progress("onnxruntime is not installed: run `heed align` to find which attention aligns")
         return
     from model.export.alignment.find import align
 
-    guided = trained.usage.guided if trained.usage else None
-    align(bundle, [source for source, _ in trained.pairs], progress=progress, guided=guided)
+    sources = [source for source, _ in trained.pairs]
+    if (usage := trained.usage) is None:
+        align(bundle, sources, progress=progress)
+    else:
+        align(bundle, sources, (), progress, usage.guided, usage.surely_guided)
 
 
 def copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:

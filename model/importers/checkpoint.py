@@ -143,7 +143,7 @@ def open_marian_files(folder: Path) -> tuple[dict[str, Any], dict[str, StoredTen
     """Return the options and the tensors of a model of Marian."""
     found = open_marian(folder)
     options = read_flat(found.options, f"{found.path}: {OPTIONS}")
-    return {**options, "kind": "marian files"}, found.tensors
+    return {**options, "kind": "marian files", "file": found.path.name}, found.tensors
 
 
 def open_files(folder: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:

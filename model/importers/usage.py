@@ -4,6 +4,7 @@ from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation, check_lengths, marian_decoding
 from model.importers.description import read_description
 from model.importers.fields import start_id
+from model.importers.files.container import GUIDED
 from model.importers.framing import (
     SOURCE_SLOT,
     TARGET_SLOT,
@@ -12,6 +13,7 @@ from model.importers.framing import (
     is_mbart_50,
     read_frame,
 )
+from model.importers.networks.marian_options import guided_layer
 from model.importers.pair import find_pair
 from model.importers.tokenizers.kinds import kind_of
 from model.importers.tokenizers.marian import EOS, UNKNOWN
@@ -94,6 +96,8 @@ def read_marian_usage(
         max_new_tokens=config.max_target_length,
         unknown_id=None,
         compose=compose,
+        guided=(guided_layer(checkpoint), 0),
+        surely_guided=GUIDED in checkpoint.config["file"],
     )
 
 

@@ -13,6 +13,7 @@ from model.export.checks.compare import Array
 
 RIGHT = 0.5  # least agreement: below it, more pairs would be wrong than right
 DOUBT = 1e-3  # most probability that chance makes the best candidate agree as often
+NEAR = 0.05  # the best candidate may agree so much more often than a head that was perhaps guided
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Ranked:
 class Choice:
     """The two candidates that agree best on the `tokens` that are labelled, of all `candidates`.
     `sources` have such tokens. `chance` is how often a random token of the text is the right one.
-    `guided` is the candidate that training guided to alignments, if it did.
+    `guided` is the candidate that training guided to alignments: `surely`, or else perhaps.
     """
 
     ranked: tuple[Ranked, ...]
@@ -57,14 +58,26 @@ class Choice:
     chance: float
     candidates: int
     guided: Ranked | None = None
+    surely: bool = True
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether the guided candidate is the alignment: it was surely guided, or agrees about as
+        often as the best, which holds."""
+        if self.guided is None:
+            return False
+        near = self.guided.agreement >= self.ranked[0].agreement - NEAR
+        return self.surely or (self.holds and near)
+
+    @property
+    def chosen(self) -> Ranked:
+        return self.guided if self.guided and self.is_guided else self.ranked[0]
 
     @property
     def best_other(self) -> Ranked:
-        """The best candidate that is not the guided one; without one, the second best."""
+        """The best candidate that is not the chosen one."""
         best, second = self.ranked
-        if self.guided is None or self.guided.candidate == best.candidate:
-            return second
-        return best
+        return second if self.chosen.candidate == best.candidate else best
 
     @property
     def holds(self) -> bool:
@@ -103,9 +116,10 @@ def choose(
     layers: int,
     heads: int,
     guided: Candidate | None = None,
+    surely: bool = True,
 ) -> Choice:
     """Return the candidates that agree best with the labels of the pairs, given the weights
-    (L, H, T + 1, S) of each, and how often the guided one does."""
+    (L, H, T + 1, S) of each, and how often the one does that training guided, `surely` or not."""
     offered = [*candidates(layers, heads)]
     agreed, tokens, sources, chance = np.zeros(len(offered)), 0, 0, 0.0
     for weights, labels in attended:
@@ -121,4 +135,5 @@ def choose(
     every = [Ranked(*each) for each in zip(offered, shares.tolist(), strict=True)]
     given = next((each for each in every if each.candidate == guided), None)
     ranked = tuple(every[i] for i in best)
-    return Choice(ranked, tokens, sources, chance / max(1, tokens), len(offered), given)
+    chance /= max(1, tokens)
+    return Choice(ranked, tokens, sources, chance, len(offered), given, surely)

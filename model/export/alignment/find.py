@@ -32,18 +32,20 @@ def align(
     texts: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
     guided: tuple[int, int] | None = None,
+    surely: bool = True,
 ) -> str:
     """Find which attention aligns, write it into a bundle, and return a sentence that says it.
 
     It is looked for on `sources`, ids as the encoder reads them; without any, on `texts` or else on
     sources of its own. If training guided a layer and head to alignments, now or as the bundle
-    says, it is that one, and occlusion measures it. Raise InputError if the bundle lacks a graph
-    that this takes.
+    says, it is that one, and occlusion measures it; if it is not known `surely`, only if the best
+    candidate agrees hardly more often. Raise InputError if the bundle lacks a graph that this
+    takes.
     """
     manifest = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))
     progress("finding the attention that aligns, by occlusion")
     given = guided_of(manifest) if guided is None else Candidate((guided[0],), (guided[1],), 0)
-    choice, count = find(bundle, manifest, sources, texts, given)
+    choice, count = find(bundle, manifest, sources, texts, given, surely)
     sentence = say(choice, count, manifest["config"]["num_heads"])
     progress(sentence)
     files = manifest.pop("files")
@@ -69,6 +71,7 @@ def find(
     sources: Sequence[list[int]],
     texts: Sequence[str],
     guided: Candidate | None = None,
+    surely: bool = True,
 ) -> tuple[Choice, int]:
     """Return the attention that agrees best with occlusion, and on how many sources."""
     config, limits = manifest["config"], manifest["limits"]
@@ -93,7 +96,7 @@ def find(
     specials = specials_of(manifest, source), specials_of(manifest, target)
     labels = occlude(graphs, pairs, unknown_id, specials)
     attended = zip(graphs.attend(pairs), labels, strict=True)
-    choice = choose(attended, config["num_decoder_layers"], config["num_heads"], guided)
+    choice = choose(attended, config["num_decoder_layers"], config["num_heads"], guided, surely)
     return choice, len(pairs)
 
 
@@ -125,26 +128,40 @@ def specials_of(manifest: dict[str, Any], tokenizer: Tokenizer) -> set[int]:
 def describe(choice: Choice, sources: int) -> dict[str, Any] | None:
     """Return the key `alignment` of bundle.json (docs/bundle.md)."""
     second = {"sources": sources, "second": choice.best_other.describe()}
-    if choice.guided and sources:
-        return {**choice.guided.describe(), "guided": True, **second}
-    return {**choice.ranked[0].describe(), **second} if choice.holds else None
+    if choice.is_guided and sources:
+        return {**choice.chosen.describe(), "guided": True, **second}
+    return {**choice.chosen.describe(), **second} if choice.holds else None
 
 
 def say(choice: Choice, sources: int, heads: int) -> str:
-    """Return a sentence about the alignment, for people."""
+    """Return a sentence about the alignment, for people, and one about a head that was perhaps
+    guided and is not chosen."""
+    sentence = say_chosen(choice, sources, heads)
+    if choice.guided is None or choice.is_guided or not choice.tokens:
+        return sentence
+    name = name_of(choice.guided, heads)
+    return (
+        f"{sentence} The checkpoint names {name} for it, which finds it for"
+        f" {choice.guided.agreement:.1%}: training hardly guided it."
+    )
+
+
+def say_chosen(choice: Choice, sources: int, heads: int) -> str:
     nothing = (
         f"no target token of {sources} sources depends on one source token more than on others."
     )
     measured = f"{choice.tokens} target tokens of {sources} sources that depend on one source token"
     best, second = choice.ranked
-    if choice.guided:
-        other = choice.best_other
-        named = f"Targets are aligned by {name_of(choice.guided, heads)}, as training guided it"
+    if choice.is_guided:
+        other, why = choice.best_other, "as training guided it"
+        if not choice.surely:
+            why = "which the checkpoint names for it"
+        named = f"Targets are aligned by {name_of(choice.chosen, heads)}, {why}"
         if not choice.tokens:
             return f"{named}. Occlusion cannot say how well: {nothing}"
         return (
             f"{named}: of {measured}, as occlusion shows, it finds that one for"
-            f" {choice.guided.agreement:.1%}; the best other, {name_of(other, heads)}, for"
+            f" {choice.chosen.agreement:.1%}; the best other, {name_of(other, heads)}, for"
             f" {other.agreement:.1%}, chance for {choice.chance:.1%}."
         )
     if not choice.tokens:

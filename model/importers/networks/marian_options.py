@@ -51,12 +51,14 @@ READ = (
     "output-omit-bias",
     "dec-cell",
     "layer-normalization",
+    "transformer-guided-alignment-layer",
     "kind",
+    "file",
 )
 OF_OTHER_NETWORKS = re.compile(  # or of training
     r"dim-rnn|enc-(cell|type)(-depth)?|dec-cell-\w+-depth|skip|special-vocab|separator-symbol"
     r"|(bert|ulr|transformer-aan|transformer-alibi)-.*|transformer-dim-aan"
-    r"|transformer-(guided-alignment-layer|depth-scaling)"
+    r"|transformer-depth-scaling"
 )
 HARMLESS = (*EMPTY, *NO, "0", "null", "~", "none")
 NUMBER = re.compile(r"[0-9]{1,9}")
@@ -113,6 +115,17 @@ def read_options(checkpoint: Checkpoint) -> MarianOptions:
         tied_output=all_tied or output_tied,
         output_bias=not options.flag("output-omit-bias"),
     )
+
+
+def guided_layer(checkpoint: Checkpoint) -> int:
+    """Return the layer of the decoder, from 0, whose first head Marian guides to alignments in
+    training, where it guides one: the options name the last one even where it did not."""
+    options, name = Options(checkpoint), "transformer-guided-alignment-layer"
+    layers, named = options.size("dec-depth"), options.text(name, "last")
+    layer = layers if named == "last" else options.number(name, named)
+    if layer > layers:
+        raise options.refuse(name, f"last, or 1 to {layers}")
+    return layer - 1
 
 
 class Options:

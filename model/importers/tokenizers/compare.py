@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tokenizers import AddedToken, Tokenizer
 
+from model.importers.files.reading import read
 from model.importers.tokenizers.piece_file import PieceFile
 from model.importers.tokenizers.pieces import Converted
 from model.importers.tokenizers.probes import probes
@@ -52,7 +53,7 @@ def sentencepiece_encoder(file: PieceFile, vocabulary: Sequence[str] | None = No
     """
     from sentencepiece import SentencePieceProcessor
 
-    processor = SentencePieceProcessor(model_file=str(file.path))
+    processor = SentencePieceProcessor(model_proto=read(file.path))
     ids = {name: i for i, name in enumerate(file.names if vocabulary is None else vocabulary)}
     unknown = ids[file.unknown]
 

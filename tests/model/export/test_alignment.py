@@ -54,18 +54,21 @@ def test_the_head_that_looks_at_the_right_tokens_is_found(layer, head, shift):
     assert choice.holds
 
 
-@pytest.mark.parametrize("head", [0, 3])
-def test_the_guided_head_aligns_whichever_agrees_most(head):
-    """Heads 0 and 3 of layer 1 look at the right tokens, 0 less often."""
-    pairs = [
+def two_heads(share):
+    """Heads 0 and 3 of layer 1 look at the labels, 0 with this share and 3 with 0.9."""
+    return [
         (np.concatenate([few[:, :1], many[:, 1:]], 1), labels)
         for (few, _), (many, labels) in zip(
-            planted(np.random.default_rng(1), 1, 0, 0, 0.3),
+            planted(np.random.default_rng(1), 1, 0, 0, share),
             planted(np.random.default_rng(1), 1, 3, 0, 0.9),
             strict=True,
         )
     ]
-    choice = choose(pairs, 3, 4, Candidate((1,), (head,), 0))
+
+
+@pytest.mark.parametrize("head", [0, 3])
+def test_the_guided_head_aligns_whichever_agrees_most(head):
+    choice = choose(two_heads(0.3), 3, 4, Candidate((1,), (head,), 0))
     assert choice.ranked[0].candidate == Candidate((1,), (3,), 0)
     found = describe(choice, 20)
     assert (found["layers"], found["heads"], found["guided"]) == ((1,), (head,), True)
@@ -74,6 +77,38 @@ def test_the_guided_head_aligns_whichever_agrees_most(head):
     sentence = say(choice, 20, 4)
     assert f"head {head} of layer 1, as training guided it: of 240 target tokens" in sentence
     assert f"the best other, {name_of(best, 4)}, for {best.agreement:.1%}" in sentence
+
+
+@pytest.mark.parametrize(("share", "taken"), [(0.87, True), (0.7, False), (0.3, False)])
+def test_a_head_that_was_perhaps_guided_aligns_if_it_agrees_about_as_often(share, taken):
+    given, better = Candidate((1,), (0,), 0), Candidate((1,), (3,), 0)
+    choice = choose(two_heads(share), 3, 4, given, surely=False)
+    best = choice.ranked[0]
+    assert best.candidate == better
+    assert (choice.guided.agreement >= best.agreement - 0.05) is taken
+    assert best.agreement - 0.1 < choice.guided.agreement < best.agreement or not taken
+    found, sentence = describe(choice, 20), say(choice, 20, 4)
+    assert found["heads"] == ((0,) if taken else (3,))
+    assert found.get("guided", False) is taken
+    agreement = f"{choice.guided.agreement:.1%}"
+    if taken:
+        assert found["second"] == best.describe()
+        assert "head 0 of layer 1, which the checkpoint names for it: of 240" in sentence
+        assert f"the best other, head 3 of layer 1, for {best.agreement:.1%}" in sentence
+    else:
+        assert found["second"] == choice.ranked[1].describe()
+        assert sentence.startswith("Targets are aligned by head 3 of layer 1: of 240")
+        ending = f"head 0 of layer 1 for it, which finds it for {agreement}: training hardly"
+        assert ending in sentence
+
+
+def test_a_head_that_was_perhaps_guided_is_not_claimed_where_nothing_aligns():
+    pairs = [*planted(np.random.default_rng(0), 0, 0, 0, 0)]
+    best = choose(pairs, 3, 4).ranked[0].candidate
+    choice = choose(pairs, 3, 4, best, surely=False)
+    assert choice.guided.agreement == choice.ranked[0].agreement
+    assert describe(choice, 20) is None
+    assert say(choice, 20, 4).startswith("No attention aligns: ")
 
 
 def test_a_guided_head_aligns_even_where_occlusion_cannot_tell(tiny, tmp_path):

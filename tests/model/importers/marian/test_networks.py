@@ -1,5 +1,7 @@
 """Random models of Marian give the numbers of its formulas, in torch and over HTTP."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -119,3 +121,23 @@ def test_served_answers(seed, tmp_path):
                 np.testing.assert_allclose(sum(ours["log_probs"]), total, **TOLERANCE)
             (alone,) = post(client, "/v1/decode", source=[source], **search)
             assert alone["hypotheses"][0]["token_ids"] == found[0]["token_ids"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("file", ["model.npz", "opus.transformer-align.npz"])
+def test_the_bundle_aligns_by_the_guided_head_if_that_is_known_or_likely(file, tmp_path):
+    """Both networks are the same, and random."""
+    folder = tmp_path / "model"
+    write_folder(folder, **{"transformer-guided-alignment-layer": 1})
+    (folder / "model.npz").rename(folder / file)
+    bundle = convert(folder)
+    alignment = json.loads((bundle / "bundle.json").read_text())["alignment"]
+    card = (bundle / "MODEL_CARD.md").read_text().split("## Alignment\n")[1]
+    if file != "model.npz":
+        named = {"layers": [0], "heads": [0], "shift": 0, "guided": True}
+        assert alignment.items() >= named.items()
+        assert "head 0 of layer 0, as training guided it" in card
+    elif alignment is not None and "guided" in alignment:
+        assert alignment["agreement"] >= alignment["second"]["agreement"] - 0.05
+    else:
+        assert "as training guided it" not in card

@@ -7,6 +7,7 @@ import pytest
 
 from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
+from model.importers.proofs.tokenizers import prove_pieces
 from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from tests.model.importers.marian.folders import names_of, pieces, quoted, write_folder, zip_folder
@@ -102,6 +103,27 @@ def test_settings_that_heed_lacks_are_named(settings, expected, tmp_path):
     assert expected in refusal(tmp_path / "model", tmp_path / "bundle")
 
 
+@pytest.mark.parametrize(("named", "layer"), [("last", 1), (1, 0), (2, 1)])
+@pytest.mark.parametrize("file", ["model.npz", "opus.spm32k-spm32k.transformer-align.model1.npz"])
+def test_the_first_head_of_the_layer_that_options_name_is_the_guided_one(
+    named, layer, file, tmp_path
+):
+    """OPUS-MT names its models so if it trained them with alignments."""
+    folder = tmp_path / "model"
+    write_folder(folder, **{"transformer-guided-alignment-layer": named})
+    (folder / "model.npz").rename(folder / file)
+    usage = read(folder)[2]
+    assert usage.guided == (layer, 0)
+    assert usage.surely_guided is ("transformer-align" in file)
+
+
+@pytest.mark.parametrize("named", ["first", 0, 3, -1])
+def test_a_guided_layer_that_the_decoder_lacks_is_named(named, tmp_path):
+    name = "transformer-guided-alignment-layer"
+    write_folder(tmp_path / "model", **{name: named})
+    assert f"{name} '{named}'" in refusal(tmp_path / "model", tmp_path / "bundle")
+
+
 def test_two_files_of_weights_are_named(tmp_path):
     write_folder(tmp_path / "model", **ONE)
     write_folder(tmp_path / "model", container="fp32", **ONE)
@@ -135,6 +157,7 @@ def test_packed_files_are_those_that_were_packed(tmp_path):
         assert tensor.equal(found[0].state_dict()[name]), name
     assert expected[1].source.tokenizer.to_str() == found[1].source.tokenizer.to_str()
     assert expected[2] == found[2]
+    assert [proof.holds for proof in prove_pieces(found[1])] == [True, True]
 
 
 @pytest.mark.long
