@@ -241,5 +241,8 @@ SENTENCES = {
 
 def describe_fault(error: ErrorDetails) -> str:
     """Return what is wrong, worded to follow the name of the field; else in pydantic's words."""
-    sentence = SENTENCES.get(error["type"])
-    return sentence.format(**error.get("ctx", {})) if sentence else error["msg"]
+    kind, context = error["type"], error.get("ctx", {})
+    if context.get("field_type") == "Value":  # a text that our own validators have seen
+        kind = f"string_{kind}"
+    sentence = SENTENCES.get(kind)
+    return sentence.format(**context) if sentence else error["msg"]

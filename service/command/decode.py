@@ -139,7 +139,7 @@ def decode(
     options, place = given(values, [*SEARCH, *OWN]), place_of(values)
     if texts and (source or output):
         raise click.UsageError("give TEXTS, or files")
-    check_output(output, options)
+    check_output(output, options, as_json)
     check_document(source, output, options)
     with reported(), interruptible():
         if source and kind_of(source) in DOCUMENTS:
@@ -157,9 +157,14 @@ def decode(
         raise click.exceptions.Exit(1)
 
 
-def check_output(output: Path | None, options: dict[str, Any]) -> None:
+def check_output(output: Path | None, options: dict[str, Any], as_json: bool) -> None:
     """Raise UsageError for what a line of text cannot hold."""
-    if not output or kind_of(output) == ".jsonl":
+    if kind_of(output) == ".jsonl" if output else as_json:
+        return
+    for name in {"words", "top_log_probs"} & options.keys():
+        flag = f"--{name.replace('_', '-')}"
+        raise click.UsageError(f"{flag} needs --json, or an --output that ends in .jsonl")
+    if not output:
         return
     if options.get("num_hypotheses", 1) > 1:
         raise click.UsageError("several hypotheses need an --output that ends in .jsonl")

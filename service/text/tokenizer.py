@@ -16,7 +16,7 @@ from tokenizers.decoders import DecodeStream
 
 from service.errors import Fault, Invalid, PassFailed, TooLarge, shorten, shorten_line
 from service.text.compose import takes_long
-from service.text.unknown import advise, unknown_fault
+from service.text.unknown import WORDS, advise, unknown_fault
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
@@ -191,7 +191,7 @@ class Tokenizer:
         self._check_length(len(self._prefix) + len(encoding) + len(self._suffix), pointer)
         refused = self._forbidden | self._special_ids | (self._unknown if known else set())
         if not refused.isdisjoint(encoding.ids):
-            advice = self._advice()
+            advice = [self._advice()] if self._generated else [self._advice(), WORDS]
             raise Invalid.of([unknown_fault(pointer, text, encoding, refused, advice)])
         if not (self._generated or has_letters(text) or self._has_signs(encoding)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")

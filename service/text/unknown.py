@@ -12,16 +12,20 @@ LISTED = 100  # tokens: errors list a vocabulary up to this size
 
 
 def unknown_fault(
-    pointer: str, text: str, encoding: Encoding, refused: Set[int], advice: str
+    pointer: str, text: str, encoding: Encoding, refused: Set[int], advice: Sequence[str]
 ) -> Fault:
-    """Return the fault of a text with tokens that are refused."""
+    """Return the fault of a text with tokens that are refused.
+
+    `advice` says what to send instead and, if words may be sent apart, also of a text of several.
+    """
     offsets = encoding.offsets
     unknown = [i for i, token_id in enumerate(encoding.ids) if token_id in refused]
     places = dict.fromkeys(place(text, offsets, i) for i in unknown[:MOST_FAULTS])
     quotes = ", ".join(f"{typed!r} at offset {start}" for typed, start in places)
     between = [text[slice(*offsets[i])].isspace() for i in unknown]
-    advised = [WORDS] if any(between) and len(text.split()) > 1 else []
-    advised += [] if advised and all(between) else [advice]
+    general, *of_words = advice
+    advised = of_words if any(between) and len(text.split()) > 1 else []
+    advised = advised if advised and all(between) else [*advised, general]
     detail = f"has {quotes}, which the vocabulary lacks: {'; '.join(advised)}"
     return Fault(pointer, detail, [*dict.fromkeys(typed for typed, _ in places)])
 

@@ -12,7 +12,7 @@ from service.errors import Fault, Invalid, NotFound
 from service.serving.model import Model
 
 GATED_GRAPHS: frozenset[GraphName] = frozenset({"gated_encoder", "gated_step", "gated_decoder"})
-NO_SELF_ATTENTION = "its decoder is an SSRU, which has no self-attention"
+NO_SELF_ATTENTION = "the model's decoder is an SSRU, which has no self-attention"
 DEFAULT_THRESHOLD = 0.2  # least weight of a pair in an alignment
 ATTENTION_GRAPHS: dict[AttentionKind, GraphName] = {
     "encoder": "encoder_attention",

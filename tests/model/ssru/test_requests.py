@@ -18,7 +18,7 @@ from tests.model.ssru.oracle import Oracle
 from tests.model.ssru.test_oracle import TOLERANCE, pairs_of, post
 from tests.service.engine.mixes import compare, decode_alone, decode_together, engine_of
 
-REASON = "its decoder is an SSRU, which has no self-attention"
+REASON = "the model's decoder is an SSRU, which has no self-attention"
 
 
 @pytest.fixture(scope="module")

@@ -104,6 +104,23 @@ def test_several_words_for_a_model_of_one_word_are_told_so(post, path, source):
     assert post(path, source=source.split())[0] == 200
 
 
+def test_a_target_is_not_told_to_be_sent_in_words(post):
+    """One target stands beside each source, so a list of its words would be refused, too."""
+    status, problem = post("/v1/score", source="heed", target="HH qq IY1")
+    assert status == 422
+    assert "'qq' at offset 3, which the vocabulary lacks: send only AA0" in problem["detail"]
+
+
+@pytest.mark.parametrize("field", ["target", "contrast"])
+def test_a_target_of_letters_is_not_told_so_either(tiny, field):
+    with opened(tiny) as client:
+        body = {"source": "red", "target": "ab", field: "a b"}
+        answer = client.post("/v1/attribution", json=body)
+    assert answer.status_code == 422
+    assert f"/{field} has ' ' at offset 1" in detail_of(answer)
+    assert "one word" not in detail_of(answer)
+
+
 def test_other_characters_are_told_with_the_spaces(post):
     _, problem = post("/v1/decode", source="ice 7")
     assert "'7' at offset 4" in problem["detail"]

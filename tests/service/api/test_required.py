@@ -92,6 +92,13 @@ def test_attention_shows_a_target_with_the_phrases(post):
         ({"required": ["K K K"], "max_new_tokens": 2}, "/required/0 takes 3 tokens and targets"),
         ({"glossary": {"read": 1}}, "/glossary/read must be a text, or a list of texts"),
         ({"glossary": {"read": "X1"}}, "/glossary/read has 'X1' at offset 0"),
+        ({"required": ["K" * 201]}, "/required/0 must have 200 or fewer characters"),
+        ({"glossary": {"": "K"}}, "/glossary/ is a key that must not be empty"),
+        (
+            {"glossary": {"a/b": "", "b" * 201: "K"}},
+            "/glossary/a~1b must not be empty; /glossary/bb",
+        ),
+        ({"glossary": {"[key]": ""}}, "/glossary/[key] must not be empty"),
         ({"glossary": {" ": "K"}}, "/glossary/  has no word"),
         ({"glossary": {f"a{i}": "K" for i in range(2001)}}, "/glossary has 2001 entries"),
         ({"required": [f"{'K ' * i}K" for i in range(33)]}, "/required must have 32 or fewer"),

@@ -173,6 +173,8 @@ def test_json_without_a_text_is_refused(heed, tmp_path, line, said):
         (["--input", ROOT / "package.json"], "does not exist"),
         (["ax", "--output", "w.tsv"], "give TEXTS, or files"),
         (["--output", "w.tsv", "--num-hypotheses", "2"], "an --output that ends in .jsonl"),
+        (["--words"], "--words needs --json, or an --output that ends in .jsonl"),
+        (["--output", "w.tsv", "--top-log-probs", "2"], "--top-log-probs needs --json, or an"),
         (["--input", "nothing.txt"], "'nothing.txt' does not exist"),
     ],
 )
