@@ -109,8 +109,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     reader = Reader(vocabularies.source, usage, config, weights)
     texts = read_texts(reader, usage, options.texts or own_texts(checkpoint))
     proofs.append(texts.proof())
-    progress("comparing the network with Hugging Face's")
-    theirs = ask_hugging_face(checkpoint, texts, config)
+    theirs = ask_hugging_face(checkpoint, texts, config, progress)
     model = read_model(Checkpoint(folder, rounding), options.max_length)
     proofs.append(
         theirs if isinstance(theirs, Proof) else prove_network(model, theirs, len(texts.start))

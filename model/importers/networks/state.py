@@ -94,8 +94,9 @@ class StateReader:
                     f" {self.checkpoint.config_name} describes {tuple(expected.shape)}"
                 )
         if unread := self.checkpoint.unread:
+            tensors = f"{len(unread)} tensor{'s' * (len(unread) > 1)}"
             raise InputError(
-                f"{folder} has {len(unread)} tensors that a model of this kind does not have:"
+                f"{folder} has {tensors} that a model of this kind does not have:"
                 f" {shortened(unread)}; {advice}"
             )
         model.load_state_dict(self.state, assign=True)

@@ -1,7 +1,7 @@
 """Ask Hugging Face's own model of a checkpoint, the oracle of the network's proof."""
 
 import gc
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
@@ -35,7 +35,10 @@ class Reference:
 
 
 def ask_hugging_face(
-    checkpoint: Checkpoint, texts: Texts, config: TransformerConfig
+    checkpoint: Checkpoint,
+    texts: Texts,
+    config: TransformerConfig,
+    progress: Callable[[str], None],
 ) -> Reference | Proof:
     """Return what Hugging Face's own model of this folder decodes from the first texts, or a proof
     that says why there is nothing.
@@ -44,6 +47,7 @@ def ask_hugging_face(
     """
     if said := UNKNOWN.get(checkpoint.config_name):
         return Proof(NETWORK, "-", said, None)
+    progress("comparing the network with Hugging Face's")
     try:
         from transformers import AutoModelForSeq2SeqLM, GenerationConfig
         from transformers.utils import logging

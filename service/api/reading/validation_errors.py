@@ -12,7 +12,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 OTHERS = "others"  # type of an error that stands for `count` other items of a list
 VARIANT = "as "  # how the tags of union variants begin, which pydantic puts into locations
-KEY = "[key]"  # how pydantic's locations of keys end
+KEY = "[key]"  # how pydantic's location of a key ends, after its object's field and itself
 LONGEST_NAME = 64  # characters of an unknown field that are compared with the fields
 TEXT = ("source", "text")
 # Objects in which other APIs put options
@@ -94,9 +94,8 @@ def read_fault(error: Any, body: type[BaseModel], lists_fields: bool) -> Fault:
     """Return one of pydantic's errors as a fault."""
     location = error["loc"]
     if error["type"] != "extra_forbidden":
-        *entry, last = location
-        if len(entry) > 1 and last == KEY:
-            return Fault(pointer_to(entry), f"is a key that {describe_fault(error)}")
+        if location[2:] == (KEY,):
+            return Fault(pointer_to(location[:2]), f"is a key that {describe_fault(error)}")
         return Fault(pointer_to(location), describe_fault(error))
     *parents, unknown = location
     known = field_names(body, parents)

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from model.export.files.manifest import Precision
 from model.importers.convert import Options, convert
 from tests.model.importers.checkpoints import write_bart
+from tests.model.importers.marian import folders as marian
 from tests.model.importers.plain_models import SOURCES, TARGETS, translator, write
 
 
@@ -30,7 +31,10 @@ def write_plain(folder):
 def read(folder):
     """Convert a folder up to the stage after its network is read."""
 
+    stages = []
+
     def progress(stage):
+        stages.append(stage)
         if stage.startswith("decoding texts"):
             raise Read
 
@@ -46,6 +50,7 @@ def read(folder):
     (folder / "texts").write_text("a\n")
     with pytest.raises(Read):
         convert(folder, folder / "bundle", options, progress)
+    return stages
 
 
 @pytest.mark.parametrize(
@@ -74,3 +79,17 @@ def test_each_tensor_is_read_once_but_for_matrices_that_may_be_tied(
     read(tmp_path)
     names = safetensors.safe_open(tmp_path / "model.safetensors", "pt").keys()
     assert counts == {name: 2 if name in compared else 1 for name in names}
+
+
+def write_marian(folder):
+    marian.write_folder(folder, **{"enc-depth": 1, "dec-depth": 1})
+
+
+@pytest.mark.parametrize(
+    ("write_folder", "compares"), [(write_bart, True), (write_marian, False), (write_plain, False)]
+)
+def test_a_comparison_with_hugging_face_is_told_only_where_there_is_one(
+    tmp_path, write_folder, compares
+):
+    write_folder(tmp_path)
+    assert ("comparing the network with Hugging Face's" in read(tmp_path)) == compares

@@ -114,14 +114,14 @@ def test_versions_that_read_a_checkpoint_wrongly_are_named(tmp_path, family, con
 def test_a_model_with_random_weights_is_not_a_reference(tmp_path):
     """transformers 5 ties nothing if tie_word_embeddings is false, and makes up what is missing."""
     checkpoint = write(tmp_path, "bart", {"tie_word_embeddings": False}, IDS)
-    proof = ask_hugging_face(checkpoint, TEXTS, CONFIG)
+    proof = ask_hugging_face(checkpoint, TEXTS, CONFIG, print)
     assert proof.holds is None
     assert "no weights for lm_head.weight" in proof.result
 
 
 def test_a_folder_that_hugging_face_cannot_load_is_a_failed_proof_in_one_line(tmp_path):
     checkpoint = write(tmp_path, "bart", {"dropout": "much"}, IDS)
-    proof = ask_hugging_face(checkpoint, TEXTS, CONFIG)
+    proof = ask_hugging_face(checkpoint, TEXTS, CONFIG, print)
     assert proof.holds is False
     assert proof.result.startswith("it cannot load the folder: ")
     assert "\n" not in proof.result
@@ -129,7 +129,7 @@ def test_a_folder_that_hugging_face_cannot_load_is_a_failed_proof_in_one_line(tm
 
 def test_a_model_that_hugging_face_cannot_run_is_a_failed_proof_in_one_line(tmp_path):
     checkpoint = write(tmp_path, "m2m_100", {"pad_token_id": None}, IDS)
-    proof = ask_hugging_face(checkpoint, TEXTS, CONFIG)
+    proof = ask_hugging_face(checkpoint, TEXTS, CONFIG, print)
     assert proof.holds is False
     assert proof.result.startswith("it loads the folder but cannot run it: ")
     assert "\n" not in proof.result
@@ -141,7 +141,7 @@ def test_a_decoder_with_more_layers_than_the_encoder_has_a_reference(tmp_path, f
     model = random_model(family, 1, num_layers=1, num_decoder_layers=3)
     save(model, tmp_path, "safetensors")
     config = replace(CONFIG, num_encoder_layers=1, num_decoder_layers=3)
-    found = ask_hugging_face(Checkpoint(tmp_path), TEXTS, config)
+    found = ask_hugging_face(Checkpoint(tmp_path), TEXTS, config, print)
     (_, target), (log_probs,) = *found.pairs, found.log_probs
     assert log_probs[:-1].argmax(-1).tolist() == target[1:]
 
@@ -157,7 +157,7 @@ def test_a_decoder_with_more_layers_than_the_encoder_has_a_reference(tmp_path, f
 )
 def test_a_valid_reference_answers(tmp_path, options):
     checkpoint = write(tmp_path, "pegasus", {}, options)
-    found = ask_hugging_face(checkpoint, TEXTS, CONFIG)
+    found = ask_hugging_face(checkpoint, TEXTS, CONFIG, print)
     ((source, target),), (log_probs,) = found.pairs, found.log_probs
     assert source == [4, 5, 2]
     assert target[0] == 2

@@ -10,7 +10,15 @@ from model.importers.convert import read_model
 from model.importers.proofs.tokenizers import prove_pieces
 from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
-from tests.model.importers.marian.folders import names_of, pieces, quoted, write_folder, zip_folder
+from tests.model.importers.marian.folders import (
+    OPTIONS,
+    names_of,
+    pieces,
+    quoted,
+    random_tensors,
+    write_folder,
+    zip_folder,
+)
 from tests.model.importers.served import refusal
 
 ONE = {"enc-depth": 1, "dec-depth": 1}
@@ -173,3 +181,11 @@ def test_a_zip_becomes_the_bundle_of_its_folder(tmp_path):
         assert done.exit_code == 0, done.output
         manifests.append(json.loads((bundle / "bundle.json").read_text()))
     assert manifests[0] == manifests[1]
+
+
+def test_one_tensor_too_many_is_named(tmp_path):
+    tensors = random_tensors(OPTIONS | ONE)
+    tensors["decoder_l9_ffn_b1"] = tensors["decoder_l1_ffn_b1"]
+    write_folder(tmp_path / "model", tensors=tensors, **ONE)
+    said = refusal(tmp_path / "model", tmp_path / "bundle")
+    assert "has 1 tensor that a model of this kind does not have: decoder_l9_ffn_b1;" in said
