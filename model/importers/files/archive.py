@@ -12,6 +12,7 @@ from model.importers.files.npz_file import DAMAGED, check_sizes, damaged
 from model.network.config import InputError
 
 SUFFIXES = (".npz", ".bin", ".gz", ".spm", ".yml", ".md", ".fsv")  # of files that may be read
+WEIGHTS = (".npz", ".bin", ".bin.gz")
 TEXTS = ("LICEN", "NOTICE", "README")
 
 
@@ -20,7 +21,7 @@ def unpacked(path: Path) -> Generator[Path]:
     """Yield a folder with the files of a zip; `path` itself if it is not one.
 
     Names in the archive choose no place: each file gets the last part of its name. Raise InputError
-    if the archive is damaged, or far larger than its file.
+    if the archive is damaged, far larger than its file, or without weights.
     """
     if not (path.suffix == ".zip" and path.is_file()):
         yield path
@@ -40,6 +41,11 @@ def unpacked(path: Path) -> Generator[Path]:
                     f"{temporary} has no room for what {path} holds: set TMPDIR to a larger disk"
                 ) from error
             raise damaged(path, error) from error
+        if not any(each.name.endswith(WEIGHTS) for each in folder.iterdir()):
+            raise InputError(
+                f"{path} has no weights of Marian, {' or '.join(f'*{each}' for each in WEIGHTS)}:"
+                " unpack a checkpoint of another program, and give its folder"
+            )
         yield folder
 
 

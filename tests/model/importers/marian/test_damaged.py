@@ -323,6 +323,15 @@ def test_damaged_zips(damage, whole, tmp_path):
     assert "opus" in sentence
 
 
+def test_a_zip_of_another_program_is_named(tmp_path):
+    path = tmp_path / "other.zip"
+    with zipfile.ZipFile(path, "w") as written:
+        written.writestr("model.safetensors", b"")
+        written.writestr("config.json", b"{}")
+    sentence = refusal(path, tmp_path / "bundle")
+    assert f"{path} has no weights of Marian, *.npz or *.bin or *.bin.gz: unpack" in sentence
+
+
 def test_a_full_disk_is_not_called_damage(whole, tmp_path, monkeypatch):
     path = zip_folder(whole / "spm", tmp_path / "opus.zip")
 
