@@ -11,7 +11,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import structlog
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
 from hypothesis import settings as hypothesis_settings
@@ -221,6 +220,4 @@ def heed():
     def run(*arguments, stdin=""):
         return CliRunner().invoke(heed_command, [*map(str, arguments)], input=stdin)
 
-    before = structlog.get_config()
-    yield run
-    structlog.configure(**before)
+    return run

@@ -9,9 +9,9 @@ import logging
 import math
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,30 +162,41 @@ async def open_local(bundle: Path | None) -> AsyncGenerator[LocalModel]:
 @asynccontextmanager
 async def local_service(settings: Settings) -> AsyncGenerator[Service]:
     """Open the bundle of the settings. Raise StartupError."""
+    if len(settings.bundles) > 1:
+        raise StartupError("HEED_BUNDLES names several bundles: choose one of them with --bundle")
+    with errors_logged():
+        bundle = load_bundle(settings.bundles[0])
+        supervisor = Supervisor(bundle, settings, LocalEngine)
+        try:
+            await supervisor.engine.start()
+            registry = Registry(settings, Supervisor, lambda: None)
+            registry.served[bundle.manifest.name] = Model(supervisor, *open_tokenizers(bundle))
+            yield Service(
+                settings=settings,
+                admission=Admission(settings.max_requests, settings.timeout),
+                registry=registry,
+                metrics=RequestMetrics(),
+                answers=Budget(MOST),
+                cores=CapacityLimiter(settings.cores),
+                keys=None,
+                admin=None,
+            )
+        finally:
+            await supervisor.engine.close()
+
+
+@contextmanager
+def errors_logged() -> Generator[None]:
+    """Log only errors, to standard error."""
+    before = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    if len(settings.bundles) > 1:
-        raise StartupError("HEED_BUNDLES names several bundles: choose one of them with --bundle")
-    bundle = load_bundle(settings.bundles[0])
-    supervisor = Supervisor(bundle, settings, LocalEngine)
     try:
-        await supervisor.engine.start()
-        registry = Registry(settings, Supervisor, lambda: None)
-        registry.served[bundle.manifest.name] = Model(supervisor, *open_tokenizers(bundle))
-        yield Service(
-            settings=settings,
-            admission=Admission(settings.max_requests, settings.timeout),
-            registry=registry,
-            metrics=RequestMetrics(),
-            answers=Budget(MOST),
-            cores=CapacityLimiter(settings.cores),
-            keys=None,
-            admin=None,
-        )
+        yield
     finally:
-        await supervisor.engine.close()
+        structlog.configure(**before)
 
 
 def make_call(service: Service, path: str) -> Call:

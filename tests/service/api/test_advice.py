@@ -63,7 +63,7 @@ def test_other_paths_name_no_protocol(client, path):
 
 def test_a_protocol_is_named_with_those_that_are_on(protocol_server):
     answer = httpx2.post(f"{protocol_server}/v2", headers={"Authorization": f"Bearer {KEY}"})
-    expected = "HEED_PROTOCOLS=openai,libretranslate,hugging-face,open-inference:"
+    expected = "HEED_PROTOCOLS=openai,libretranslate,hugging-face,open-inference; "
     assert expected in detail_of(answer)
 
 
