@@ -209,5 +209,5 @@ def test_a_table_of_distances_that_t5_does_not_read_is_refused(tmp_path):
         tensors[name] = tensors[name.replace("block.1", "block.0")].clone()
 
     write(random_model("t5", 1), tmp_path, second_table)
-    with pytest.raises(InputError, match=f"1 tensors that a model .* {name}"):
+    with pytest.raises(InputError, match=f"1 tensor that a model .* {name}"):
         read(tmp_path)
