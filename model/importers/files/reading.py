@@ -1,5 +1,7 @@
 """Read the files of a checkpoint's folder."""
 
+import gzip
+import io
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,14 +38,14 @@ def unpack(content: bytes, path: Path) -> bytes:
     """Return what gzip has packed. Raise InputError if it is damaged, or if it is far more than a
     model is packed to."""
     most = MOST_UNPACKED * len(content) + FREE
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
-        unpacked = unpacker.decompress(content, most)
-    except zlib.error as error:
+        unpacked = gzip.GzipFile(fileobj=io.BytesIO(content)).read(most + 1)
+    except EOFError as error:
+        raise InputError(f"{path} is cut short: copy or download it again") from error
+    except (OSError, zlib.error) as error:
         raise InputError(f"{path} is not packed by gzip, or is damaged: copy it again") from error
-    if not unpacker.eof:
-        cut = "is cut short" if len(unpacked) < most else f"unpacks to more than {most} bytes"
-        raise InputError(f"{path} {cut}: copy or download it again")
+    if len(unpacked) > most:
+        raise InputError(f"{path} unpacks to more than {most} bytes: copy or download it again")
     return unpacked
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from model.importers.files.archive import unpacked
+from model.importers.files.reading import unpack
 from model.network.config import InputError
 from tests.model.importers.marian.folders import (
     FP32,
@@ -294,6 +295,12 @@ def test_damaged_gzip(damage, whole, tmp_path):
     content = PACKED[damage](whole_binary())
     (folder / f"{BINARY}.gz").write_bytes(content)
     assert_refused(folder, tmp_path)
+
+
+def test_a_file_packed_in_parts_is_read_whole(tmp_path):
+    """RFC 1952, 2.2: a file may have several members."""
+    parts = gzip.compress(b"first ") + gzip.compress(b"second")
+    assert unpack(parts, tmp_path) == b"first second"
 
 
 def bomb(path):
