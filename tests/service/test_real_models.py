@@ -13,6 +13,7 @@ from tests.service.real_models import (
     LEMMAS,
     SECTION,
     accent,
+    decode_all,
     lemmatize,
     read,
     write_accents,
@@ -25,7 +26,6 @@ WRITERS = {"ruaccent": write_accents, "lemmaturk": write_lemmas}
 TEXTS = {"ruaccent": SENTENCES, "lemmaturk": WORDS}
 OWN = {"ruaccent": accent, "lemmaturk": lemmatize}
 FEW = {"ruaccent": SENTENCES[::28], "lemmaturk": WORDS[::9]}
-BATCH = 64
 
 
 def convert(*arguments):
@@ -49,13 +49,8 @@ def converted(request, tmp_path_factory):
 
 
 def decode(bundle, texts, precision):
-    found = []
     with opened(bundle, precision=precision) as client:
-        for first in range(0, len(texts), BATCH):
-            answer = client.post("/v1/decode", json={"source": texts[first : first + BATCH]})
-            assert answer.status_code == 200, answer.text
-            found += [each["hypotheses"][0]["text"] for each in answer.json()["results"]]
-    return found
+        return decode_all(client, texts)
 
 
 def own(kind, texts):

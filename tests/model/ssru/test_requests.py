@@ -16,7 +16,7 @@ from tests.conftest import opened
 from tests.documentation import events_of
 from tests.model.ssru.oracle import Oracle
 from tests.model.ssru.test_oracle import TOLERANCE, pairs_of, post
-from tests.service.engine.mixes import compare, decode_alone, decode_together, engine_of
+from tests.service.engine.mixes import assert_as_alone
 
 REASON = "the model's decoder is an SSRU, which has no self-attention"
 
@@ -46,13 +46,7 @@ def test_answers_are_those_of_each_request_alone(recurrent, precision):
     """Rows join and leave at any position, and take over the states of others."""
     random_ = random.Random(2)
     wanted = [draw(random_) for _ in range(150)]
-    engine = engine_of(load_bundle(recurrent), precision)
-    engine.start()
-    together = decode_together(engine, wanted, random_)
-    alone = decode_alone(engine, wanted)
-    engine.close()
-    ties = [compare(*each, precision) for each in zip(together, alone, strict=True)]
-    assert sum(ties) <= 2
+    assert_as_alone(load_bundle(recurrent), precision, wanted, random_)
 
 
 def draw(random_):

@@ -135,11 +135,10 @@ def test_attribution_is_drawn_by_its_losses(heed, post):
     assert title == f"thought → {result['target']}"
     assert head == f"log-prob lost, at most {data.max():.2f}"
     rows = lines[-len(data) :]
-    left = len(rows[0]) - len(rows[0].partition(" ")[2].lstrip(" 0123456789.")) - 1
     for token, share, row, losses in zip(tokens, result["source_share"], rows, data, strict=True):
         label, shown, *_ = row.split()
         assert (label, shown) == (token, f"{share:.2f}")
-        assert ("█" in row) == (losses.max() / data.max() >= 0.8), left
+        assert ("█" in row) == (losses.max() / data.max() >= 0.8)
 
 
 def test_heads_and_foils_are_drawn(heed):

@@ -33,6 +33,18 @@ def draw(random_):
     return Entry(source, search)
 
 
+def assert_as_alone(bundle, precision, entries, random_):
+    """Compare answers to entries that come at random moments with those to each alone. At most two
+    may differ, if their two best are closer than the tolerance."""
+    engine = engine_of(bundle, precision)
+    engine.start()
+    together = decode_together(engine, entries, random_)
+    alone = decode_alone(engine, entries)
+    engine.close()
+    ties = [compare(*each, precision) for each in zip(together, alone, strict=True)]
+    assert sum(ties) <= 2
+
+
 def decode_together(engine, entries, random_):
     """Submit groups of random size, each when some entry of the one before has ended."""
     jobs = []

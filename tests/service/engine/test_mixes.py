@@ -9,9 +9,9 @@ import pytest
 from service.engine.scheduler import Job
 from service.settings.settings import Precision
 from tests.service.engine.mixes import (
+    assert_as_alone,
     compare,
     decode_alone,
-    decode_together,
     draw,
     engine_of,
 )
@@ -22,15 +22,7 @@ from tests.service.engine.mixes import (
 def test_answers_are_those_of_each_request_alone(g2p_bundle, precision, count):
     """A text may differ only where the two best are closer than the tolerance."""
     random_ = random.Random(1)
-    wanted = [draw(random_) for _ in range(count)]
-
-    engine = engine_of(g2p_bundle, precision)
-    engine.start()
-    together = decode_together(engine, wanted, random_)
-    alone = decode_alone(engine, wanted)
-    engine.close()
-    ties = [compare(*each, precision) for each in zip(together, alone, strict=True)]
-    assert sum(ties) <= 2
+    assert_as_alone(g2p_bundle, precision, [draw(random_) for _ in range(count)], random_)
 
 
 def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(
