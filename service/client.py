@@ -63,7 +63,9 @@ class SearchOptions(ModelOptions, total=False):
     min_new_tokens: int
     repetition_penalty: float
     no_repeat_ngram_size: int
-    suppress_tokens: Sequence[int]
+    encoder_repetition_penalty: float
+    encoder_no_repeat_ngram_size: int
+    suppress_tokens: Sequence[int | Sequence[int]]
     allowed_targets: Sequence[str]
     target_prefix: str | Sequence[int]
     stop: str | Sequence[str | int]

@@ -184,8 +184,8 @@ def random_transformer(seed):
 @torch.no_grad()
 def beams_of_the_service(model, source_ids, options, forced=()):
     """Search for one source with the whole target read again at each step."""
-    search, rows = BeamSearch(options.beam_size, EOS, str), options.beam_size
-    search.insert([options], [[model.config.bos_id, *forced]])
+    search, rows = BeamSearch(options.beam_size, (EOS,), str), options.beam_size
+    search.insert([options], [[model.config.bos_id, *forced]], [np.array(source_ids)])
     source = torch.tensor([source_ids]).expand(rows, -1)  # (K, S)
     target = torch.full((rows, 1), model.config.bos_id)  # (K, T)
     while True:

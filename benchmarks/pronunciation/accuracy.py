@@ -59,7 +59,9 @@ async def decode_as_served(
     if slots_of(model.manifest.decoder_start):
         raise typer.BadParameter("the model needs a target language, which this command lacks")
     own: dict[str, Any] = model.manifest.decoding.model_dump()
-    own |= {"beam_size": beam_size, "suppress_tokens": tuple(own["suppress_tokens"])}
+    suppressed = model.manifest.decoding.suppressed
+    own |= {"beam_size": beam_size, "suppress_tokens": tuple(suppressed.ids)}
+    own |= {"suppress_sequences": suppressed.sequences}
     options = SearchOptions(**own)
 
     async def answer(texts: list[str]) -> list[Answer]:

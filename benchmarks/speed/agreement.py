@@ -85,7 +85,7 @@ def options_of(manifest: Manifest, beam_size: int) -> SearchOptions:
         max_new_tokens=own.max_new_tokens,
         min_new_tokens=1,  # as CTranslate2 has it
         beam_size=beam_size,
-        suppress_tokens=tuple(own.suppress_tokens),
+        suppress_tokens=tuple(own.suppressed.ids),
         renormalize=own.renormalize,
     )
 

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.bundle.alignment import Alignment, check_alignment
+from service.bundle.decoding import Count, Decoding
 from service.bundle.examples import Example, check_examples
 from service.bundle.files import (
     LARGEST_MANIFEST,
@@ -43,19 +45,11 @@ GraphName = Literal[
     "gated_decoder",
 ]
 DecoderAttention = Literal["decoder", "cross"]
-Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
 PrecisionName = Annotated[str, Field(pattern=r"^(fp32|int8|fp16)$")]
 FileName = Annotated[str, Field(max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 FORMAT_VERSION = 2
-
-# Ranges of search options, in bundles and in requests
-LeastTokens = Annotated[int, Field(ge=0)]
-BeamSize = Annotated[int, Field(ge=1, le=64)]
-LengthPenalty = Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]
-NgramSize = Annotated[int, Field(ge=0, le=64)]
-RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 
 
 class Part(BaseModel):
@@ -121,21 +115,6 @@ class Limits(Part):
     max_target_length: Count
 
 
-class Decoding(Part):
-    """Search options that requests inherit. `suppress_tokens` are added to those of a request;
-    `renormalize` cannot be requested."""
-
-    max_new_tokens: Count
-    min_new_tokens: LeastTokens
-    beam_size: BeamSize
-    length_penalty: LengthPenalty
-    early_stopping: bool
-    no_repeat_ngram_size: NgramSize
-    repetition_penalty: RepetitionPenalty
-    suppress_tokens: Annotated[list[TokenId], Field(max_length=1 << 16)]
-    renormalize: bool = False  # bundles may lack it
-
-
 class Tokenizers(Part):
     """File names. `compose`: before the normalizers, marks are composed with their letters."""
 
@@ -169,6 +148,7 @@ class Manifest(Part):
     decoding: Decoding
     pad_id: TokenId
     eos_id: TokenId
+    other_eos_ids: Annotated[list[TokenId], Field(max_length=16)] = []  # end targets as eos_id does
     unknown_id: TokenId | None
     source_prefix: list[Item]
     source_suffix: list[Item]
@@ -179,6 +159,11 @@ class Manifest(Part):
     origin: dict[str, Any]
     alignment: Alignment | None = None  # null: looked for, and there is none
     files: Annotated[dict[FileName, File], Field(max_length=1000)]
+
+    @cached_property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a target, without duplicates; eos_id comes first."""
+        return tuple(dict.fromkeys([self.eos_id, *self.other_eos_ids]))
 
     def start_ids(self, language: Sequence[int] = ()) -> list[int]:
         """Return the ids before a target; `language` has those that its language adds."""
@@ -298,12 +283,16 @@ def check_slots(manifest: Manifest, path: Path) -> set[Slot]:
 def check_ids(manifest: Manifest, path: Path) -> None:
     source, target = manifest.config.source_vocab_size, manifest.config.target_vocab_size
     shared = [manifest.pad_id, manifest.unknown_id or 0]
-    languages, suppressed = manifest.languages, manifest.decoding.suppress_tokens
+    languages, suppressed = manifest.languages, manifest.decoding.suppressed
     around = languages.every_id([*manifest.source_prefix, *manifest.source_suffix])
     start = languages.every_id(manifest.decoder_start)
     sides = (
         ("source", source, [*shared, *around]),
-        ("target", target, [*shared, manifest.eos_id, *start, *suppressed]),
+        (
+            "target",
+            target,
+            [*shared, *manifest.eos_ids, *start, *suppressed.ids, *chain(*suppressed.sequences)],
+        ),
     )
     for side, size, ids in sides:
         if max(ids) >= size:
@@ -340,6 +329,14 @@ def check_limits(manifest: Manifest, path: Path) -> None:
 
 def check_decoding(manifest: Manifest, path: Path) -> None:
     decoding, longest = manifest.decoding, manifest.target_positions
+    config = manifest.config
+    for name, harmless in (("encoder_no_repeat_ngram_size", 0), ("encoder_repetition_penalty", 1)):
+        value = getattr(decoding, name)
+        if value != harmless and config.source_vocab_size != config.target_vocab_size:
+            raise StartupError(
+                f"{path}: {name} {value} compares targets with sources, which here have other"
+                f" vocabularies: set it to {harmless}"
+            )
     if decoding.max_new_tokens > longest:
         limit = manifest.limits.max_target_length
         raise StartupError(

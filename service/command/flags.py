@@ -46,6 +46,26 @@ class Integers(click.ParamType[Any]):
             self.fail(f"{value!r} is not a list of integers such as 0,-1", param, ctx)
 
 
+class Suppressed(click.ParamType[Any]):
+    """Token ids separated by commas, and sequences of them by colons, such as 20,8:31."""
+
+    name = "tokens"
+
+    @override
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "INTEGER[:INTEGER…],…"
+
+    @override
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int | list[int]]:
+        try:
+            parts = [[int(each) for each in part.split(":")] for part in value.split(",")]
+        except ValueError:
+            self.fail(f"{value!r} is not a list of ids and sequences such as 20,8:31", param, ctx)
+        return [part if len(part) > 1 else part[0] for part in parts]
+
+
 class Names(click.ParamType[Any]):
     """Names out of several, separated by commas."""
 
@@ -161,7 +181,9 @@ SEARCH = LANGUAGES | {
     "min_new_tokens": int,
     "repetition_penalty": float,
     "no_repeat_ngram_size": int,
-    "suppress_tokens": Integers(),
+    "encoder_repetition_penalty": float,
+    "encoder_no_repeat_ngram_size": int,
+    "suppress_tokens": Suppressed(),
     "allowed_targets": REPEATED,
     "target_prefix": str,
     "stop": REPEATED,

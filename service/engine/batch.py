@@ -37,7 +37,7 @@ class Batch:
         self._manifest = manifest
         self._cache = session.new_cache(key.rows_per_source)
         search = BeamSearch if key.beams else GreedySearch
-        self._search: Search = search(key.rows_per_source, manifest.eos_id, detokenize)
+        self._search: Search = search(key.rows_per_source, manifest.eos_ids, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
         self._gates: FloatArray | None = None  # (R, K, L, H); None if no job ablates a head
         self._streams = self._ablates = False  # whether some job does
@@ -52,7 +52,7 @@ class Batch:
         entries = [job.entry for job in jobs]
         searches = [entry.search for entry in entries if entry.search]
         starts = [self._manifest.start_ids(entry.language) for entry in entries]
-        self._search.insert(searches, starts)
+        self._search.insert(searches, starts, [entry.source_ids for entry in entries])
         self.jobs = [*self.jobs, *jobs]
         self._started += [time.monotonic()] * len(jobs)
         first = np.repeat([start[0] for start in starts], self._rows_per_source)

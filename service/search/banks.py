@@ -36,11 +36,11 @@ class Banks:
         return self._effects[row].advancing
 
     def continuations(
-        self, candidates: Candidates, first_row: int, totals: Sequence[float]
+        self, candidates: Candidates, first_row: int, totals: Sequence[float], count: int
     ) -> list[Beam]:
-        """Return the 2 W best continuations of each row, and those that advance, best first."""
+        """Return the `count` best continuations of each row, and those that advance, best first."""
         found: list[Beam] = []
-        rows, count = slice(first_row, first_row + self._beam_size), 2 * self._beam_size
+        rows = slice(first_row, first_row + self._beam_size)
         ids, log_probs = candidates.ids[rows, :count], candidates.log_probs[rows, :count]
         lists = zip(totals, ids.tolist(), log_probs.tolist(), strict=True)
         for row, (total, tokens, values) in enumerate(lists):
@@ -80,7 +80,9 @@ class Banks:
             if not (self._would_end and self._phrases.remaining(state))
         ]
 
-    def share(self, continuations: Sequence[Beam], room: int, eos_id: int) -> Iterator[Beam]:
+    def share(
+        self, continuations: Sequence[Beam], room: int, eos_ids: Sequence[int]
+    ) -> Iterator[Beam]:
         """Yield continuations in the order in which they get the W rows, endings first.
 
         They come best first. First the best of each bank gets a row, then the second of each, and
@@ -98,7 +100,7 @@ class Banks:
             if total == DEAD:
                 break
             lacking = effects[parent].lacking.get(token_id, effects[parent].otherwise)
-            if token_id != eos_id:
+            if token_id not in eos_ids:
                 banks.setdefault(lacking, []).append(beam)
             elif not lacking:
                 endings.append((len(endings) + len(banks.get(0, [])), beam))

@@ -44,7 +44,9 @@ class BeamState:
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])  # <= W, best first
     is_over: bool = False
 
-    def continuations(self, candidates: Candidates, first_row: int, eos_id: int) -> Iterable[Beam]:
+    def continuations(
+        self, candidates: Candidates, first_row: int, eos_ids: Sequence[int]
+    ) -> Iterable[Beam]:
         """Return the allowed continuations of all beams, best first, and store the alternatives and
         entropies.
 
@@ -55,9 +57,10 @@ class BeamState:
             rows = range(first_row, first_row + len(self.totals))
             self.entropies.append([entropy(candidates.of(row)[2]) for row in rows])
         if self.banks and self.rules.takes_best:
-            found = self.banks.continuations(candidates, first_row, self.totals)
-            return self.banks.share(found, self._room, eos_id)
-        count = 2 * self.options.beam_size + self.rules.most_ending
+            count = self.rules.least
+            found = self.banks.continuations(candidates, first_row, self.totals, count)
+            return self.banks.share(found, self._room, eos_ids)
+        count = self.rules.least + self.rules.most_ending
         found: list[Beam] = []
         alternatives: list[Alternatives] = [[] for _ in self.totals]
         for row, total in enumerate(self.totals):
@@ -71,9 +74,9 @@ class BeamState:
             found += [Beam(total + log_prob, row, token, log_prob) for token, log_prob in pairs]
         self.alternatives.append(alternatives)
         found.sort(key=lambda beam: -beam.total)
-        return self.banks.share(found, self._room, eos_id) if self.banks else found
+        return self.banks.share(found, self._room, eos_ids) if self.banks else found
 
-    def advance(self, continuations: Iterable[Beam], eos_id: int) -> list[Beam]:
+    def advance(self, continuations: Iterable[Beam], eos_ids: Sequence[int]) -> list[Beam]:
         """Take a step and return the beams of the W rows; set `is_over` if it was the last one.
 
         Among the W best continuations, those that end become hypotheses; endings that rank lower
@@ -86,7 +89,7 @@ class BeamState:
         for rank, beam in enumerate(continuations):
             if beam.total == DEAD or len(beams) == beam_size:
                 break
-            reason = self._finish_reason(beam, eos_id)
+            reason = self._finish_reason(beam, eos_ids)
             if reason is None:
                 beams.append(beam)
             elif rank < beam_size:
@@ -123,9 +126,9 @@ class BeamState:
         best = max(contenders, key=lambda contender: contender[0], default=(0.0, []))[1]
         return BeamProgress(common_prefix([ids for _, ids in contenders]), best)
 
-    def _finish_reason(self, beam: Beam, eos_id: int) -> FinishReason | None:
+    def _finish_reason(self, beam: Beam, eos_ids: Sequence[int]) -> FinishReason | None:
         """Return why a beam ends with its token; None if it goes on."""
-        if beam.token_id == eos_id:
+        if beam.token_id in eos_ids:
             return "eos"
         if self.banks and self.banks.lacks(beam):
             return None
@@ -237,9 +240,13 @@ def common_prefix(sequences: Sequence[list[int]]) -> list[int]:
 class BeamSearch:
     """The beam searches of a batch, all with the same beam size W."""
 
-    def __init__(self, rows_per_source: int, eos_id: int, detokenize: Detokenize) -> None:
+    def __init__(
+        self, rows_per_source: int, eos_ids: Sequence[int], detokenize: Detokenize
+    ) -> None:
         self._rows_per_source = rows_per_source
-        self._eos_id = eos_id
+        self._eos_ids = eos_ids
+        # Each of W beams may end by each eos, and W others must continue
+        self._count = (1 + len(eos_ids)) * rows_per_source
         self._detokenize = detokenize
         self._states: list[BeamState] = []
 
@@ -248,11 +255,16 @@ class BeamSearch:
         ruled = [state for state in self._states if not state.rules.plain]
         counts = (state.rules.candidates(len(state.steps)) for state in ruled)
         logits = any(state.rules.reads_logits for state in ruled)
-        return Needed.of(2 * self._rows_per_source, counts, logits)
+        return Needed.of(self._count, counts, logits)
 
-    def insert(self, options: Sequence[SearchOptions], starts: Sequence[Sequence[int]]) -> None:
+    def insert(
+        self,
+        options: Sequence[SearchOptions],
+        starts: Sequence[Sequence[int]],
+        sources: Sequence[IntArray],
+    ) -> None:
         totals = [0.0] + [DEAD] * (self._rows_per_source - 1)  # rows start alike: one suffices
-        ruled = rules_of(options, starts, self._eos_id, self._detokenize)
+        ruled = rules_of(options, starts, sources, self._eos_ids, self._detokenize)
         for each, (_, *forced), rules in ruled:
             prefix, banks = [*forced, *each.target_prefix], None
             if rules.phrases:
@@ -274,8 +286,8 @@ class BeamSearch:
                 parents += rows
                 continue
             if not state.rules.plain:
-                best = state.continuations(candidates, first_row, self._eos_id)
-            beams = state.advance(best, self._eos_id)
+                best = state.continuations(candidates, first_row, self._eos_ids)
+            beams = state.advance(best, self._eos_ids)
             token_ids += [beam.token_id for beam in beams]
             if state.is_over:
                 ended.append(source)
@@ -285,27 +297,28 @@ class BeamSearch:
         return Step(np.array(token_ids), np.array(parents), ended)
 
     def _continuations(self, candidates: Candidates) -> Iterator[Iterator[Beam]]:
-        """Yield the 2 W best continuations of each source, best first, as if it had no rules.
+        """Yield the C best continuations of each source, best first, as if it had no rules.
 
-        At most W of them are eos, one of each beam, so that W others remain. One sort serves all
-        sources. Lists follow: for a few dozen numbers they are faster than arrays.
+        With one eos, C is 2 W: at most W of them end, one of each beam, so that W others remain.
+        One sort serves all sources. Lists follow: for a few dozen numbers they are faster than
+        arrays.
         """
-        sources, count = len(self._states), 2 * self._rows_per_source
+        sources, count = len(self._states), self._count
         # STEP 1: the total of every continuation
         totals = np.array([state.totals for state in self._states])  # (B, W), float64
-        log_probs = candidates.log_probs[:, :count]  # (R, k), k = min(K, 2 W)
+        log_probs = candidates.log_probs[:, :count]  # (R, k), k = min(K, C)
         ids = candidates.ids[:, :count]  # (R, k)
         k = log_probs.shape[1]
         continued = (totals.reshape(-1, 1) + log_probs).reshape(sources, -1)  # (B, W * k)
         # STEP 2: the indices of the best among the W * k of each source, then among all B * W * k
-        best = np.argsort(-continued, axis=1, kind="stable")[:, :count]  # (B, 2 W)
-        of_all = best + np.arange(sources)[:, None] * continued.shape[1]  # (B, 2 W)
+        best = np.argsort(-continued, axis=1, kind="stable")[:, :count]  # (B, C)
+        of_all = best + np.arange(sources)[:, None] * continued.shape[1]  # (B, C)
         # STEP 3: their values, in the order of Beam's fields; `take` counts through all axes
         columns = (
-            continued.take(of_all),  # (B, 2 W)
-            best // k,  # (B, 2 W)
-            ids.take(of_all),  # (B, 2 W)
-            log_probs.take(of_all),  # (B, 2 W)
+            continued.take(of_all),  # (B, C)
+            best // k,  # (B, C)
+            ids.take(of_all),  # (B, C)
+            log_probs.take(of_all),  # (B, C)
         )
         # STEP 4: make each beam only when it is read
         lists = [column.tolist() for column in columns]

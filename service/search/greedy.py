@@ -53,10 +53,10 @@ class Sequence:
             self.entropies.append(entropy(candidates.of(row)[2]))
         return int(allowed.ids[index]), float(allowed.log_probs[index])
 
-    def append(self, token_id: int, log_prob: float, eos_id: int) -> None:
+    def append(self, token_id: int, log_prob: float, eos_ids: abc.Sequence[int]) -> None:
         self.token_ids.append(token_id)
         self.log_probs.append(log_prob)
-        if token_id == eos_id:
+        if token_id in eos_ids:
             self.finish_reason = "eos"
         elif self.rules.stops and self.rules.ends(self.token_ids):
             self.finish_reason = "stop"
@@ -93,9 +93,11 @@ class Sequence:
 class GreedySearch:
     """The greedy searches or samples of a batch. A source ends when all its sequences have."""
 
-    def __init__(self, rows_per_source: int, eos_id: int, detokenize: Detokenize) -> None:
+    def __init__(
+        self, rows_per_source: int, eos_ids: abc.Sequence[int], detokenize: Detokenize
+    ) -> None:
         self._rows_per_source = rows_per_source
-        self._eos_id = eos_id
+        self._eos_ids = eos_ids
         self._detokenize = detokenize
         self._sequences: list[Sequence] = []  # (R,): those of a source lie together
 
@@ -106,9 +108,12 @@ class GreedySearch:
         return Needed.of(1, counts, any(each.rules.reads_logits for each in ruled))
 
     def insert(
-        self, options: abc.Sequence[SearchOptions], starts: abc.Sequence[abc.Sequence[int]]
+        self,
+        options: abc.Sequence[SearchOptions],
+        starts: abc.Sequence[abc.Sequence[int]],
+        sources: abc.Sequence[IntArray],
     ) -> None:
-        ruled = rules_of(options, starts, self._eos_id, self._detokenize)
+        ruled = rules_of(options, starts, sources, self._eos_ids, self._detokenize)
         for each, (_, *forced), rules in ruled:
             for sample in range(self._rows_per_source):
                 # Seeded by request and sample, so that no draw depends on the rest of the batch
@@ -121,7 +126,7 @@ class GreedySearch:
         log_probs = candidates.log_probs[:, 0].tolist()  # (R,)
         for row, sequence in enumerate(self._sequences):
             if sequence.rules.plain and not (sequence.prefix or sequence.finish_reason):
-                sequence.append(token_ids[row], log_probs[row], self._eos_id)
+                sequence.append(token_ids[row], log_probs[row], self._eos_ids)
             else:
                 token_ids[row] = self._next_token(sequence, candidates, row)
         # Sets, since arrays take longer for a few rows
@@ -135,12 +140,12 @@ class GreedySearch:
         if sequence.prefix:
             return sequence.prefix.pop(0)
         if sequence.finish_reason:
-            return self._eos_id
+            return self._eos_ids[0]
         chosen = sequence.choose(candidates, row)
         if chosen is None:
             sequence.finish_reason = "stop"
-            return self._eos_id
-        sequence.append(*chosen, self._eos_id)
+            return self._eos_ids[0]
+        sequence.append(*chosen, self._eos_ids)
         return chosen[0]
 
     def progress(self, source: int) -> Progress:

@@ -17,7 +17,7 @@ class SearchOptions:
     """
 
     max_new_tokens: int  # counts eos, but neither start ids nor the target prefix
-    min_new_tokens: int = 0  # eos is forbidden before that
+    min_new_tokens: int = 0  # no eos before that
     beam_size: int = 1
     num_hypotheses: int = 1  # to return: at most beam_size, or any number of samples
     length_penalty: float = 1.0  # 0: rank by log_prob; larger values favour longer targets
@@ -25,6 +25,9 @@ class SearchOptions:
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0  # 0: any n-gram may repeat
     suppress_tokens: tuple[int, ...] = ()
+    suppress_sequences: tuple[tuple[int, ...], ...] = ()  # of several tokens: none is completed
+    encoder_repetition_penalty: float = 1.0  # above 1: favour tokens of the source
+    encoder_no_repeat_ngram_size: int = 0  # 0: any n-gram of the source may come
     renormalize: bool = False  # normalize log-probs again after bans and the penalty
     allowed_targets: tuple[tuple[int, ...], ...] = ()  # after target_prefix, eos included; (): any
     temperature: float = 0.0  # 0: do not sample
@@ -41,3 +44,7 @@ class SearchOptions:
     @property
     def samples(self) -> bool:
         return self.temperature > 0
+
+    @property
+    def reads_source(self) -> bool:
+        return self.encoder_no_repeat_ngram_size > 0 or self.encoder_repetition_penalty != 1

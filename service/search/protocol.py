@@ -124,11 +124,17 @@ class Search(Protocol):
         """Inputs that the next `advance` needs."""
         ...
 
-    def insert(self, options: Sequence[SearchOptions], starts: Sequence[Sequence[int]]) -> None:
+    def insert(
+        self,
+        options: Sequence[SearchOptions],
+        starts: Sequence[Sequence[int]],
+        sources: Sequence[IntArray],
+    ) -> None:
         """Append sources, which start at their first position.
 
         `starts` holds the start ids of each source, which the decoder reads before the target
         prefix. The caller reads the first one; the others count in the length of the hypotheses.
+        `sources` has the ids (S,) of each, to which some options compare the target.
         """
         ...
 

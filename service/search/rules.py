@@ -5,7 +5,8 @@ ids, the target prefix and `generated`. Axes: V vocabulary, N the tokens under c
 whole vocabulary, or a row's candidates).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +16,7 @@ from service.arrays import FloatArray, IntArray
 from service.search.options import SearchOptions
 from service.search.phrases import Phrases
 from service.search.protocol import Alternatives, Detokenize
-
-Trie = dict[int, "Trie"]
+from service.search.sequences import Sequences, following, ngrams, repeating, suppressed, trie_of
 
 ENDING_TEXTS = 64  # of a row's best tokens, how many may complete stop texts at the same step
 MOST_CANDIDATES = 128  # candidates of a row; a row that needs more reads all logits
@@ -47,24 +47,34 @@ class Rules:
     """Tokens that a request allows next, and tokens that end a hypothesis."""
 
     def __init__(
-        self, options: SearchOptions, start: Sequence[int], eos_id: int, detokenize: Detokenize
+        self,
+        options: SearchOptions,
+        start: Sequence[int],
+        eos_ids: Sequence[int],
+        detokenize: Detokenize,
     ) -> None:
         self._options = options
         self._given = (*start, *options.target_prefix)
-        self._eos_id = eos_id
+        self._eos_ids = eos_ids
         self._detokenize = detokenize
         self._bans = bool(
-            options.suppress_tokens or options.min_new_tokens or options.no_repeat_ngram_size
+            options.suppress_tokens
+            or options.suppress_sequences
+            or options.min_new_tokens
+            or options.no_repeat_ngram_size
+            or options.encoder_no_repeat_ngram_size
         )
-        self._penalizes = options.repetition_penalty != 1
+        self._penalizes = {options.repetition_penalty, options.encoder_repetition_penalty} != {1}
         acts = self._bans or self._penalizes
         self._renormalizes = options.renormalize and acts and not options.allowed_targets
         self._suppressed = np.array(options.suppress_tokens, np.int64)
         # All of them where candidates suffice; with more, all logits are read
         self._few_suppressed = frozenset(options.suppress_tokens[:MOST_CANDIDATES])
+        self._sequences = [suppressed(options.suppress_sequences)]  # of which none is completed
+        self._source: frozenset[int] = frozenset()  # tokens of the source, if they are penalized
         self._trie = trie_of(options.allowed_targets)
-        # Beam search needs 2 W allowed tokens: W may be eos, and W others must continue the beams
-        self._least = 1 if options.beam_size == 1 else 2 * options.beam_size
+        # Each of W beams may end by each eos, and W others must continue
+        self.least = 1 if options.beam_size == 1 else (1 + len(eos_ids)) * options.beam_size
         self.phrases = Phrases(options.required, detokenize) if options.required else None
         self.stops = bool(options.stop or options.stop_ids)
         self.most_ending = len(options.stop_ids) + (ENDING_TEXTS if options.stop else 0)
@@ -80,6 +90,18 @@ class Rules:
         self.reads_logits = bool(options.entropies or options.required)
         self.plain = self.takes_best and not self.reads_logits
 
+    def reading(self, source: IntArray) -> "Rules":
+        """Return the rules for a source of these ids (S,): the same ones if no option reads it."""
+        options = self._options
+        if not options.reads_source:
+            return self
+        rules, ids = copy(self), source.tolist()
+        of_source = Sequences(ngrams(ids, options.encoder_no_repeat_ngram_size))
+        rules._sequences = [*self._sequences, of_source]
+        if options.encoder_repetition_penalty != 1:
+            rules._source = frozenset(ids)
+        return rules
+
     def candidates(self, length: int) -> int | None:
         """Return how many of the most probable tokens a row needs after `length` generated ones.
 
@@ -87,19 +109,21 @@ class Rules:
         """
         options = self._options
         unbounded = options.samples and not options.top_k
-        # A beam search penalizes log-probs: a penalty above 1 lowers seen tokens and no others
-        lowers = options.beam_size > 1 and options.repetition_penalty > 1
+        # A beam search penalizes log-probs: these penalties lower some tokens and raise none
+        lowers = options.repetition_penalty >= 1 >= options.encoder_repetition_penalty
+        lowers = lowers and options.beam_size > 1
         if options.allowed_targets or unbounded or self._renormalizes:
             return None
         if self._penalizes and not lowers:
             return None
-        count = max(self._least, options.top_k, options.top_log_probs)
+        count = max(self.least, options.top_k, options.top_log_probs)
         seen = len(self._given) + length  # at most this many different tokens
         if self._penalizes:
-            count += seen
+            count += len(self._source) + (seen if options.repetition_penalty != 1 else 0)
         if self._bans:  # the best may be suppressed tokens, eos, and one per earlier position
             repeated = seen if options.no_repeat_ngram_size else 0
-            count += len(options.suppress_tokens) + 1 + repeated
+            count += len(options.suppress_tokens) + len(self._eos_ids) + repeated
+            count += sum(each.most for each in self._sequences)
         if options.beam_size > 1:
             count += self.most_ending  # W beams must continue in addition to those that stop
         # A power of two: the runtime binds buffers for each count, so few counts should occur
@@ -130,8 +154,7 @@ class Rules:
         else:
             log_probs, ids = with_tokens(log_probs[:count], ids[:count], logits, needed)  # (N,)
             if self._penalizes:
-                seen = np.flatnonzero(are_in({*history}, ids))
-                log_probs = penalize(log_probs, seen, options.repetition_penalty)  # (N,)
+                log_probs = self._penalize(log_probs, history, ids)  # (N,)
         best: Alternatives = []
         if options.top_log_probs:
             best = most_probable(log_probs, ids, options.top_log_probs)
@@ -162,37 +185,51 @@ class Rules:
         return any(stop in text for stop in self._options.stop)
 
     def _penalized(self, logits: FloatArray, history: list[int]) -> FloatArray:
-        """Return log-probs (V,) under the repetition penalty.
+        """Return log-probs (V,) under the penalties.
 
         Like Hugging Face, a beam search penalizes log-probs, whose sum is then no longer 1.
         """
-        penalty, seen = self._options.repetition_penalty, np.unique(history)
         if self._options.beam_size > 1:
-            return penalize(log_softmax(logits), seen, penalty)
-        return log_softmax(penalize(logits, seen, penalty))
+            return self._penalize(log_softmax(logits), history)
+        return log_softmax(self._penalize(logits, history))
+
+    def _penalize(
+        self, values: FloatArray, history: list[int], ids: IntArray | None = None
+    ) -> FloatArray:
+        """Return the logits or log-probs (N,) of these ids, or of all, under the penalties."""
+        options = self._options
+        if options.encoder_repetition_penalty != 1:
+            places = places_of(self._source, ids)
+            values = penalize(values, places, 1 / options.encoder_repetition_penalty)
+        if options.repetition_penalty != 1:
+            values = penalize(values, places_of({*history}, ids), options.repetition_penalty)
+        return values
 
     def _banned(self, history: list[int], length: int) -> set[int]:
         """Return the tokens that are banned at this step, in addition to those that always are."""
         banned = repeating(history, self._options.no_repeat_ngram_size)
+        for sequences in self._sequences:
+            banned |= sequences.completing(history)
         if length < self._options.min_new_tokens:
-            banned.add(self._eos_id)
+            banned.update(self._eos_ids)
         return banned
 
 
 def rules_of(
     options: Sequence[SearchOptions],
     starts: Sequence[Sequence[int]],
-    eos_id: int,
+    sources: Sequence[IntArray],
+    eos_ids: Sequence[int],
     detokenize: Detokenize,
 ) -> Iterator[tuple[SearchOptions, Sequence[int], Rules]]:
     """Yield the options, start ids and rules of each source. The sources of one request share one
     options object, and so share the rules: a trie of allowed targets can be large."""
     made: dict[tuple[int, tuple[int, ...]], Rules] = {}
-    for each, start in zip(options, starts, strict=True):
+    for each, start, source in zip(options, starts, sources, strict=True):
         key = id(each), tuple(start)
         if key not in made:
-            made[key] = Rules(each, start, eos_id, detokenize)
-        yield each, start, made[key]
+            made[key] = Rules(each, start, eos_ids, detokenize)
+        yield each, start, made[key].reading(source)
 
 
 def with_tokens(
@@ -237,36 +274,15 @@ def penalize(values: FloatArray, places: IntArray, penalty: float) -> FloatArray
     return penalized
 
 
-def are_in(tokens: set[int], ids: IntArray) -> NDArray[np.bool_]:
-    """Return which of a row's candidates (N,) are among the tokens. For a few tokens, a set
+def are_in(tokens: Collection[int], ids: IntArray) -> NDArray[np.bool_]:
+    """Return which of a row's candidates (N,) are among the tokens, a set. For a few tokens, it
     takes a tenth of the time of np.isin."""
     return np.array([token in tokens for token in ids.tolist()], bool)
 
 
-def repeating(history: Sequence[int], size: int) -> set[int]:
-    """Return the tokens that would repeat an n-gram of this size; none if the size is 0."""
-    if not size or len(history) < size:
-        return set()
-    last = list(history[len(history) - size + 1 :])
-    starts = range(len(history) - size + 1)
-    return {history[i + size - 1] for i in starts if list(history[i : i + size - 1]) == last}
-
-
-def trie_of(targets: Sequence[Sequence[int]]) -> Trie:
-    root: Trie = {}
-    for target in targets:
-        node = root
-        for token in target:
-            node = node.setdefault(token, {})
-    return root
-
-
-def following(trie: Trie, generated: Sequence[int]) -> list[int]:
-    """Return the tokens that come next in the targets of the trie that begin with `generated`."""
-    node = trie
-    for token in generated:
-        node = node[token]
-    return sorted(node)
+def places_of(tokens: Collection[int], ids: IntArray | None) -> IntArray:
+    """Return the indices of the tokens, a set, among these ids (N,), or among all ids."""
+    return np.array([*tokens], np.int64) if ids is None else np.flatnonzero(are_in(tokens, ids))
 
 
 def most_probable(log_probs: FloatArray, ids: IntArray, count: int) -> Alternatives:

@@ -1,6 +1,7 @@
 """A model for the endpoints: its engine and both tokenizers."""
 
 import asyncio
+from functools import cached_property
 
 from service.serving.client import EngineClient
 from service.serving.supervisor import Supervisor
@@ -33,6 +34,19 @@ class Model:
         vocabulary has none."""
         known = (self.manifest.unknown_id, self.source.unknown_id)
         return next((each for each in known if each is not None), self.manifest.pad_id)
+
+    @cached_property
+    def has_one_vocabulary(self) -> bool:
+        """Whether ids mean the same in sources and in targets."""
+        config, tokenizers, files = (
+            self.manifest.config,
+            self.manifest.tokenizers,
+            self.manifest.files,
+        )
+        if config.source_vocab_size != config.target_vocab_size:
+            return False
+        alike = files[tokenizers.source].sha256 == files[tokenizers.target].sha256
+        return alike or self.source.has_ids_of(self.target)
 
     def use(self) -> None:
         self.users += 1

@@ -153,6 +153,10 @@ class Tokenizer:
             return next(iter(self._unknown))
         return self._library.token_to_id(UNKNOWN)  # a tokenizer of bytes may have it, unused
 
+    def has_ids_of(self, other: "Tokenizer") -> bool:
+        """Return whether both have the same tokens under the same ids."""
+        return self._library.get_vocab() == other._library.get_vocab()
+
     def between(self, prefix: Sequence[int], suffix: Sequence[int]) -> "Tokenizer":
         """Return this tokenizer with these ids before and after the ids of a text."""
         other = copy(self)

@@ -37,7 +37,8 @@ def commit(
 ) -> dict[str, Any]:
     """Return the fields `committed` and `tentative` of a hypothesis, aligned by weights (T, S)."""
     target = read_target(model, entry, hypothesis)
-    count = count_committed(model.manifest.eos_id, target, len(entry.prefix), source, weights, hold)
+    ends = model.manifest.eos_ids
+    count = count_committed(ends, target, len(entry.prefix), source, weights, hold)
     ids = [*entry.prefix, *hypothesis.token_ids[:count]]
     text = model.target.decode(ids).text
     # The last tokens may hold half a character, or white space that only stands between words.
@@ -48,7 +49,12 @@ def commit(
 
 
 def count_committed(
-    eos_id: int, target: Tokens, prefix: int, source: Tokens, weights: FloatArray, hold: int
+    eos_ids: Sequence[int],
+    target: Tokens,
+    prefix: int,
+    source: Tokens,
+    weights: FloatArray,
+    hold: int,
 ) -> int:
     """Return how many generated tokens, which follow `prefix` tokens in the target, come before the
     first one that is aligned to one of the last `hold` tokens of the source, or ends the target.
@@ -60,5 +66,5 @@ def count_committed(
         return 0
     aligned = pair_tokens(weights, generated, source.tokens).tolist()
     late = [step for token, step in aligned if token in held]
-    ends = [step for step, token in enumerate(generated) if token.id == eos_id]
+    ends = [step for step, token in enumerate(generated) if token.id in eos_ids]
     return min([*late, *ends], default=len(generated))

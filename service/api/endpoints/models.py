@@ -12,8 +12,9 @@ from service.api.reading.json_route import JsonRoute
 from service.api.reading.selection import GATED_GRAPHS, kinds_of
 from service.attention import AttentionKind
 from service.bundle.alignment import Alignment
+from service.bundle.decoding import Decoding
 from service.bundle.examples import Example, LanguageCode, is_absent
-from service.bundle.manifest import Config, Decoding, Limits
+from service.bundle.manifest import Config, Limits
 from service.errors import Unavailable
 from service.formats.json import JSON, to_json
 from service.http.middleware.answers import negotiate

@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from service.api.reading.validation_errors import OTHERS
+from service.bundle.decoding import LONGEST_SUPPRESSED, MOST_SUPPRESSED
 from service.errors import MOST_FAULTS, Invalid
 from service.text import tokenizer
 
@@ -48,6 +49,12 @@ def text_variant(value: Any) -> str | None:
     """Return the tag of a text, an id or a list."""
     kinds = {str: "as text", int: "as id", list: "as list"}
     return kinds.get(type(value))
+
+
+def suppressed_variant(value: Any) -> str:
+    """Return the tag of a list of ids, or of one that also has lists: each item is then validated
+    in Python, which takes long."""
+    return "as sequences" if isinstance(value, list) and list in map(type, value) else "as ids"
 
 
 def by_form(variant: Callable[[Any], str | None], forms: str) -> Discriminator:
@@ -212,7 +219,25 @@ Stop = Annotated[
     by_form(text_variant, "a text, or a list of texts and ids"),
 ]
 
-
+Suppressed = Annotated[
+    Annotated[list[int], Field(max_length=MOST_SUPPRESSED, fail_fast=True), Tag("as ids")]
+    | Annotated[
+        list[
+            Annotated[
+                Annotated[int, Tag("as id")]
+                | Annotated[
+                    list[int],
+                    Field(min_length=1, max_length=LONGEST_SUPPRESSED, fail_fast=True),
+                    Tag("as list"),
+                ],
+                by_form(text_variant, "an id or a list of ids"),
+            ]
+        ],
+        Field(max_length=MOST_SUPPRESSED, fail_fast=True),
+        Tag("as sequences"),
+    ],
+    Discriminator(suppressed_variant),
+]
 Required = Annotated[list[Wanted], Field(max_length=32, fail_fast=True)]
 GlossaryEntries = Annotated[dict[PhraseText, Wanted], BeforeValidator(check_entries)]
 

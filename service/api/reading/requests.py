@@ -14,6 +14,7 @@ from service.api.reading.field_types import (
     Required,
     Stop,
     Strict,
+    Suppressed,
     TargetPrefix,
     Unicode,
 )
@@ -24,7 +25,7 @@ from service.attention import (
     LayerReduction,
     Measure,
 )
-from service.bundle.manifest import (
+from service.bundle.decoding import (
     BeamSize,
     LeastTokens,
     LengthPenalty,
@@ -231,12 +232,28 @@ class Searching(LanguageRequest):
         " target_prefix count as generated. 0: no such rule. null: the model's own; 0 with"
         " allowed_targets.",
     )
-    suppress_tokens: list[int] = Field(
+    encoder_repetition_penalty: RepetitionPenalty | None = Field(
+        default=None,
+        description="Above 1: make the tokens of the source more probable; below 1, less. Their"
+        " positive logits are multiplied by it, negative ones divided, before repetition_penalty;"
+        " in beam search their log_probs, as Hugging Face does. Only for models with one vocabulary"
+        " for sources and targets. null: the model's own.",
+        examples=[1.2],
+    )
+    encoder_no_repeat_ngram_size: NgramSize | None = Field(
+        default=None,
+        description="Length in tokens of sequences of the source, with its special tokens, that are"
+        " never generated. 0: no such rule. Only for models with one vocabulary for sources and"
+        " targets. null: the model's own; 0 with allowed_targets.",
+        examples=[3],
+    )
+    suppress_tokens: Suppressed = Field(
         default=[],
-        max_length=1 << 16,
-        fail_fast=True,
-        description="Token ids that are never generated, in addition to those that the model itself"
-        " suppresses. allowed_targets may contain those of the model.",
+        description="Token ids that are never generated, and lists of up to 64 ids that are never"
+        " generated in a row, in addition to those that the model itself suppresses. The last id of"
+        " a list is banned behind the others; start tokens and target_prefix count as generated."
+        " allowed_targets may contain those of the model.",
+        examples=[[20, [8, 31]]],
     )
     allowed_targets: list[Unicode] | None = Field(
         default=None,
@@ -246,7 +263,7 @@ class Searching(LanguageRequest):
         description="Complete targets to choose from: the answer is one of them. Fewer targets than"
         " num_hypotheses give fewer hypotheses. With target_prefix, only those whose tokens begin"
         " with its tokens count. Cannot be combined with min_new_tokens, no_repeat_ngram_size,"
-        " suppress_tokens, stop, required or glossary.",
+        " encoder_no_repeat_ngram_size, suppress_tokens, stop, required or glossary.",
     )
     target_prefix: TargetPrefix | None = Field(
         default=None,

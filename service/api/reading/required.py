@@ -11,6 +11,7 @@ from service.api.reading.validation_errors import segment
 from service.errors import MOST_FAULTS, HeedError, Invalid, TooLarge
 from service.search.options import SearchOptions
 from service.search.phrases import Item, Phrase, is_spaced_letter
+from service.search.sequences import Sequences
 from service.serving.model import Model
 from service.text.glossary import Glossary, units_of
 from service.text.tokenizer import Tokenizer, Tokens
@@ -53,10 +54,11 @@ def read_required(
 ) -> tuple[Item, ...]:
     """Return the items of the request. Add a fault for each phrase that no target can contain."""
     items: list[Item] = []
+    banned = banned_by(search)
     for i, asked in enumerate(required):
         before = len(items)
         with faults.collect():
-            items.append(read_item(asked, f"/required/{i}", model.target, search))
+            items.append(read_item(asked, f"/required/{i}", model.target, search, banned))
         if len(items) == before and i >= MOST_FAULTS:
             break
     return tuple(items)
@@ -102,10 +104,11 @@ def read_entries(
         faults.add(TooLarge.at("/glossary", f"{detail}: send fewer sources at a time"))
         return {}
     items: dict[str, Item] = {}
+    banned = banned_by(search)
     for tried, (entry, asked) in enumerate(entries.items()):
         with faults.collect():
             pointer = f"/glossary{segment(entry)}"
-            items[entry] = read_item(asked, pointer, model.target, search)
+            items[entry] = read_item(asked, pointer, model.target, search, banned)
         if tried - len(items) + 1 == MOST_FAULTS:
             break
     return items
@@ -136,32 +139,40 @@ def alternatives(asked: Asked) -> Sequence[str]:
     return [asked] if isinstance(asked, str) else asked
 
 
-def read_item(asked: Asked, pointer: str, target: Tokenizer, search: SearchOptions) -> Item:
+def banned_by(search: SearchOptions) -> Sequences:
+    """Return what no phrase can contain."""
+    return Sequences([*((i,) for i in search.suppress_tokens), *search.suppress_sequences])
+
+
+def read_item(
+    asked: Asked, pointer: str, target: Tokenizer, search: SearchOptions, banned: Sequences
+) -> Item:
     """Return an item with the tokens of all its alternatives. Raise Invalid."""
     if isinstance(asked, str):
-        return Item(asked, tuple(read_phrase(asked, pointer, target, search)))
+        return Item(asked, tuple(read_phrase(asked, pointer, target, search, banned)))
     found = [
         phrase
         for i, text in enumerate(asked)
-        for phrase in read_phrase(text, f"{pointer}/{i}", target, search)
+        for phrase in read_phrase(text, f"{pointer}/{i}", target, search, banned)
     ]
     return Item(tuple(asked), tuple(found))
 
 
-def read_phrase(text: str, pointer: str, target: Tokenizer, search: SearchOptions) -> list[Phrase]:
+def read_phrase(
+    text: str, pointer: str, target: Tokenizer, search: SearchOptions, banned: Sequences
+) -> list[Phrase]:
     """Return the ways to write a phrase as tokens. Raise Invalid if no target can contain it."""
     try:
         alone = target.encode(text, pointer, known=True).ids[:-1]  # without the eos at its end
     except TooLarge as error:
         raise Invalid(error.detail, error.faults) from error
-    banned = {*search.suppress_tokens}
-    ways = [ids for ids in dict.fromkeys(write_ways(text, alone, target)) if not banned & {*ids}]
+    ways = [ids for ids in dict.fromkeys(write_ways(text, alone, target)) if not banned.find(ids)]
     if not ways:
-        token_id = next(i for i in alone if i in banned)
+        named = ", ".join(f"{target.name(i)} ({i})" for i in banned.find(alone))
         raise Invalid.at(
             pointer,
-            f"needs the token {target.name(token_id)} ({token_id}), which suppress_tokens or the"
-            " model itself excludes: give another phrase",
+            f"needs the token {named}, which suppress_tokens or the model itself excludes: give"
+            " another phrase",
         )
     shortest = min(map(len, ways))
     room = len(search.target_prefix) + search.max_new_tokens

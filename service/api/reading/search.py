@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from service.api.reading.call import Call
@@ -17,6 +18,7 @@ from service.api.reading.required import (
     read_glossary,
     read_required,
 )
+from service.bundle.decoding import Split, split
 from service.bundle.manifest import Manifest
 from service.errors import MOST_FAULTS, Fault, Invalid, TooLarge
 from service.search.options import SearchOptions
@@ -27,9 +29,10 @@ Value = TypeVar("Value")
 
 SAMPLING_OPTIONS = ("top_k", "top_p", "seed")
 NOT_WITH_ALLOWED_TARGETS = (
-    *("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop"),
-    *("required", "glossary"),
+    *("min_new_tokens", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
+    *("suppress_tokens", "stop", "required", "glossary"),
 )
+OF_SOURCE = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
 
 
 async def read_search(
@@ -95,10 +98,12 @@ def read_search_options(
     check_sampling(body, num_hypotheses, beam_size, faults)
     if body.required or body.glossary:
         check_required(body, faults)
+    if body.encoder_repetition_penalty or body.encoder_no_repeat_ngram_size:
+        check_one_vocabulary(body, model, faults)
     prefix, max_new_tokens = read_room(body, model, faults)
-    suppressed = set[int]()
+    suppressed = own.suppressed
     with faults.collect():
-        suppressed = suppressed_ids(body, manifest)
+        suppressed = read_suppressed(body, manifest)
     stop_texts, stop_ids = tuple[str, ...](), frozenset[int]()
     with faults.collect():
         stop_texts, stop_ids = read_stops(body.stop, vocabulary_size)
@@ -113,9 +118,16 @@ def read_search_options(
         no_repeat_ngram_size=given(
             body.no_repeat_ngram_size, 0 if restricted else own.no_repeat_ngram_size
         ),
-        suppress_tokens=tuple(sorted(suppressed)),
+        encoder_repetition_penalty=given(
+            body.encoder_repetition_penalty, own.encoder_repetition_penalty
+        ),
+        encoder_no_repeat_ngram_size=given(
+            body.encoder_no_repeat_ngram_size, 0 if restricted else own.encoder_no_repeat_ngram_size
+        ),
+        suppress_tokens=tuple(sorted(suppressed.ids)),
+        suppress_sequences=suppressed.sequences,
         renormalize=own.renormalize,
-        allowed_targets=read_allowed_targets(body, prefix, max_new_tokens, model.target, faults),
+        allowed_targets=read_allowed_targets(body, prefix, max_new_tokens, model, faults),
         temperature=body.temperature,
         top_k=body.top_k or 0,
         top_p=body.top_p or 1.0,
@@ -136,7 +148,7 @@ def read_room(body: Searching, model: Model, faults: Faults) -> tuple[list[int],
     manifest = model.manifest
     prefix, room = None, manifest.target_positions
     with faults.collect():
-        prefix = read_prefix(body.target_prefix, model.target, manifest.eos_id)
+        prefix = read_prefix(body.target_prefix, model.target, manifest.eos_ids)
     with faults.collect():
         room = read_max_new_tokens(body, len(prefix or []), manifest)
     return ([], manifest.target_positions) if prefix is None else (prefix, room)
@@ -219,7 +231,7 @@ def read_stops(
 
 
 def check_token_ids(
-    numbered: Iterable[tuple[int, int]], pointer: str, vocabulary_size: int
+    numbered: Iterable[tuple[int | str, int]], pointer: str, vocabulary_size: int
 ) -> None:
     """Raise Invalid for the ids outside the vocabulary. Each comes with its place in the list."""
     last = vocabulary_size - 1
@@ -232,26 +244,49 @@ def check_token_ids(
         raise Invalid.of(faults, len(wrong) - len(faults))
 
 
-def suppressed_ids(body: Searching, manifest: Manifest) -> set[int]:
-    """Return the ids that are never generated: those of the request and the model's own.
+def read_suppressed(body: Searching, manifest: Manifest) -> Split:
+    """Return what is never generated: of the request, and of the model itself.
 
     Sampling also leaves out padding, start and unknown tokens: a high temperature would draw them.
     Raise Invalid for an id outside the vocabulary, or if no id is left.
     """
     vocabulary_size = manifest.config.target_vocab_size
-    check_token_ids(enumerate(body.suppress_tokens), "/suppress_tokens", vocabulary_size)
-    ids = {*body.suppress_tokens, *manifest.decoding.suppress_tokens}
+    numbered = (
+        [(f"{i}/{j}", each) for j, each in enumerate(item)]
+        if isinstance(item, list)
+        else [(i, item)]
+        for i, item in enumerate(body.suppress_tokens)
+    )
+    check_token_ids(chain.from_iterable(numbered), "/suppress_tokens", vocabulary_size)
+    asked, own = split(body.suppress_tokens), manifest.decoding.suppressed
+    ids = asked.ids | own.ids
     if len(ids) == vocabulary_size:
         detail = "leaves no id of the vocabulary, so nothing could be generated: omit some"
         raise Invalid.at("/suppress_tokens", detail)
     if body.temperature:
         unknown = [] if manifest.unknown_id is None else [manifest.unknown_id]
         start = manifest.languages.every_id(manifest.decoder_start)
-        ids |= {manifest.pad_id, *start, *unknown} - {manifest.eos_id}
-    return ids
+        ids |= {manifest.pad_id, *start, *unknown} - {*manifest.eos_ids}
+    return Split(ids, (*own.sequences, *asked.sequences))
 
 
-def read_prefix(prefix: str | list[int] | None, target: Tokenizer, eos_id: int) -> list[int]:
+def check_one_vocabulary(body: Searching, model: Model, faults: Faults) -> None:
+    """Add a fault for each option that compares a target with its source, if a model's ids mean
+    something else on each side."""
+    if model.has_one_vocabulary:
+        return
+    for name in OF_SOURCE:
+        if getattr(body, name):
+            detail = (
+                "compares the tokens of a target with those of its source, and this model has two"
+                " vocabularies: omit it"
+            )
+            faults.add(Invalid.at(f"/{name}", detail))
+
+
+def read_prefix(
+    prefix: str | list[int] | None, target: Tokenizer, eos_ids: Sequence[int]
+) -> list[int]:
     """Return the ids of the target prefix, an empty list without a prefix."""
     if not prefix:
         return []
@@ -263,14 +298,15 @@ def read_prefix(prefix: str | list[int] | None, target: Tokenizer, eos_id: int) 
     except TooLarge as error:
         # A prefix that leaves no room contradicts the model: always 422, as in read_max_new_tokens
         raise Invalid(error.detail, error.faults) from error
-    if eos_id in ids:
-        detail = f"is {eos_id} (end of sequence), after which nothing can be generated: omit it"
-        raise Invalid.at(f"/target_prefix/{ids.index(eos_id)}", detail)
+    end = next((place for place, token_id in enumerate(ids) if token_id in eos_ids), None)
+    if end is not None:
+        detail = f"is {ids[end]} (end of sequence), after which nothing can be generated: omit it"
+        raise Invalid.at(f"/target_prefix/{end}", detail)
     return ids
 
 
 def read_allowed_targets(
-    body: Searching, prefix: list[int], max_new_tokens: int, target: Tokenizer, faults: Faults
+    body: Searching, prefix: list[int], max_new_tokens: int, model: Model, faults: Faults
 ) -> tuple[tuple[int, ...], ...]:
     """Return the ids that follow the prefix in each allowed target, eos included, without
     duplicates. Targets that begin otherwise are skipped."""
@@ -286,7 +322,7 @@ def read_allowed_targets(
         generated: tuple[int, ...] | None = ()
         with faults.collect():
             pointer = f"/allowed_targets/{i}"
-            generated = read_allowed(text, pointer, prefix, max_new_tokens, target)
+            generated = read_allowed(text, pointer, prefix, max_new_tokens, model)
         if generated is not None:
             allowed[generated] = None
             refused += not generated
@@ -299,11 +335,11 @@ def read_allowed_targets(
 
 
 def read_allowed(
-    text: str, pointer: str, prefix: list[int], max_new_tokens: int, target: Tokenizer
+    text: str, pointer: str, prefix: list[int], max_new_tokens: int, model: Model
 ) -> tuple[int, ...] | None:
     """Return the ids of an allowed target after the prefix; None if it begins otherwise. Raise
-    Invalid for more than max_new_tokens."""
-    ids = target.encode(text, pointer, known=True).ids
+    Invalid for more than max_new_tokens, and for a token that would end the target too early."""
+    ids = model.target.encode(text, pointer, known=True).ids
     if ids[: len(prefix)] != prefix:
         return None
     generated = ids[len(prefix) :]
@@ -313,4 +349,8 @@ def read_allowed(
             f"takes {len(generated)} generated tokens but max_new_tokens is {max_new_tokens}: raise"
             " max_new_tokens or omit this target",
         )
+    if ends := [each for each in generated[:-1] if each in model.manifest.eos_ids]:
+        name = model.target.name(ends[0])
+        detail = f"has the token {name} ({ends[0]}), which ends targets of this model: omit it"
+        raise Invalid.at(pointer, detail)
     return tuple(generated)

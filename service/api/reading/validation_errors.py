@@ -29,6 +29,7 @@ OTHER_NAMES = {  # our fields, by their names in other libraries and APIs
     "bad_words_ids": ("suppress_tokens",),
     "decoder_input_ids": ("target_prefix", "target"),
     "do_sample": ("temperature",),
+    "eos_token_id": ("stop",),
     "forced_bos_token_id": ("target_language",),
     "input": TEXT,
     "input_ids": TEXT,

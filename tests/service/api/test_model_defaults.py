@@ -142,6 +142,7 @@ def test_a_stream_has_the_events_of_the_effective_beam_size(ask, beam_size, even
 def test_models_show_their_options_and_origin(ask):
     shown = ask.client.get("/v1/models/chosen").json()
     own = {"max_new_tokens": 12, "suppress_tokens": SUPPRESSED, "renormalize": False}
+    own |= {"encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0}
     assert shown["decoding"] == OPTIONS | own
     assert (shown["max_new_tokens"], shown["origin"]) == (12, ORIGIN)
     assert ask.client.get("/v1/models/tiny").json()["origin"] == {}

@@ -8,6 +8,7 @@ from service.search.options import SearchOptions
 from service.search.protocol import Candidates
 
 EOS = 2
+NO_SOURCE = np.zeros(0, np.int64)
 
 
 class Markov:
@@ -15,30 +16,32 @@ class Markov:
 
     detokenize = str
 
-    def __init__(self, seed, size=5):
-        self.size = size
+    def __init__(self, seed, size=5, eos_ids=(EOS,)):
+        self.size, self.eos_ids = size, eos_ids
         logits = 2 * np.random.default_rng(seed).standard_normal((size, size))
         self.logits = logits.astype(np.float32)
         self.log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
 
-    def search(self, forced=(), **options):
+    def search(self, forced=(), source=NO_SOURCE, **options):
         """Decode one source twice, the second time two steps later, and return its hypotheses."""
-        first, second = self.decode([SearchOptions(**options)] * 2, forced, joins=[0, 2])
+        both = [SearchOptions(**options)] * 2
+        first, second = self.decode(both, forced, joins=[0, 2], sources=[source] * 2)
         assert first == second
         return first
 
-    def decode(self, requests, forced=(), joins=None):
+    def decode(self, requests, forced=(), joins=None, sources=None):
         """Decode requests in one batch, which each joins at its step, and return the hypotheses of
         each. All requests must have as many rows and the same kind of search."""
         kind, rows = BeamSearch, requests[0].beam_size
         if rows == 1:
             kind, rows = GreedySearch, requests[0].num_hypotheses
-        search = kind(rows, EOS, self.detokenize)
-        joins = joins or [0] * len(requests)
+        search = kind(rows, self.eos_ids, self.detokenize)
+        joins, sources = joins or [0] * len(requests), sources or [NO_SOURCE] * len(requests)
         tokens, found, live = np.zeros(0, np.int64), {}, []
         for step in range(100):
             if new := [i for i, join in enumerate(joins) if join == step]:
-                search.insert([requests[i] for i in new], [(0, *forced)] * len(new))
+                starts = [(0, *forced)] * len(new)
+                search.insert([requests[i] for i in new], starts, [sources[i] for i in new])
                 tokens = np.concatenate([tokens, np.zeros(rows * len(new), np.int64)])
                 live += new
             if not live:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from service.search.beam import Beam, BeamSearch, assign_rows
 from service.search.options import SearchOptions
 from service.search.protocol import Candidates
-from tests.service.search.markov import EOS, Markov
+from tests.service.search.markov import EOS, NO_SOURCE, Markov
 
 
 @given(
@@ -51,8 +51,10 @@ def test_beams_are_sorted_distinct_and_probable_as_the_language_says(seed, beam_
 
 
 def test_at_the_limit_a_beam_beats_a_hypothesis_that_ended_in_the_same_step():
-    search = BeamSearch(2, EOS, str)
-    search.insert([SearchOptions(max_new_tokens=2, beam_size=2, num_hypotheses=2)], [(0,)])
+    search = BeamSearch(2, (EOS,), str)
+    search.insert(
+        [SearchOptions(max_new_tokens=2, beam_size=2, num_hypotheses=2)], [(0,)], [NO_SOURCE]
+    )
     first, second = [[-0.2, -1.6, -9, -9]] * 2, [[-0.3, -1.8, -2, -9], [-5, -6, -7, -8]]
     ids = np.array([[5, EOS, 6, 7]] * 2)
     search.advance(Candidates(np.array(first, np.float32), ids))
@@ -131,10 +133,28 @@ def test_beams_find_the_best_of_all_that_stop(seed, penalty):
     assert [h.score for h in found] == pytest.approx([score for score, _ in best], rel=1e-4)
 
 
-def test_stop_ids_do_not_crowd_out_beams_that_go_on():
-    search = BeamSearch(2, EOS, str)
-    stops = frozenset([3, 4, 5])
-    search.insert([SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)], [(0,)])
+@pytest.mark.parametrize("penalty", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("seed", range(8))
+def test_any_eos_ends_a_beam(seed, penalty):
+    """Three of five tokens end a hypothesis, and the others must still be offered."""
+    language = Markov(seed, eos_ids=(EOS, 3, 4))
+    found = language.search(
+        max_new_tokens=3,
+        beam_size=16,
+        num_hypotheses=3,
+        length_penalty=penalty,
+        early_stopping=False,
+    )
+    best = language.all_hypotheses(3, penalty, ends=(EOS, 3, 4))[:3]
+    assert [h.score for h in found] == pytest.approx([score for score, _ in best], rel=1e-4)
+
+
+@pytest.mark.parametrize(("eos_ids", "stops"), [((EOS,), (3, 4, 5)), ((EOS, 3, 4, 5), ())])
+def test_ends_do_not_crowd_out_beams_that_go_on(eos_ids, stops):
+    search, stops = BeamSearch(2, eos_ids, str), frozenset(stops)
+    search.insert(
+        [SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)], [(0,)], [NO_SOURCE]
+    )
     probs = np.array([[0.2, 0.2, 0.2, 0.3, 0.1]])
     order = np.argsort(-probs, axis=1, kind="stable")[:, : search.needed.k]
     ids = np.array([[3, 4, 5, 6, 7]])

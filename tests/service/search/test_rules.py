@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
     LogitNormalization,
     MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SuppressTokensLogitsProcessor,
@@ -17,8 +20,9 @@ from transformers import (
 )
 
 from service.search.options import SearchOptions
-from service.search.rules import Allowed, Rules, log_softmax, penalize, repeating
+from service.search.rules import Allowed, Rules, log_softmax, penalize
 from service.search.sampling import draw, inverse_cdf, nucleus, warp
+from service.search.sequences import repeating
 
 START, EOS, SIZE = 0, 2, 30
 Histories = st.lists(st.integers(0, 5), min_size=1, max_size=12)
@@ -101,7 +105,7 @@ def test_the_lowest_temperature_leaves_the_best_token():
 
 def test_draws_are_as_frequent_as_they_should_be():
     options = SearchOptions(max_new_tokens=1, temperature=0.7, top_k=8, top_p=0.9)
-    rules, random = Rules(options, [START], EOS, str), np.random.default_rng(0)
+    rules, random = Rules(options, [START], (EOS,), str), np.random.default_rng(0)
     logits = random_logits(1)
     log_probs = log_softmax(logits)
     expected = probabilities(log_probs, 0.7, 8, 0.9)
@@ -146,9 +150,13 @@ def test_blocks_find_the_index_that_a_plain_sum_finds(seed, size, zeros, share):
         assert sums[index] - probs[index] - 1e-9 <= each * sums[-1] <= sums[index] + 1e-9
 
 
+Words = st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=3).map(tuple), max_size=9)
 Options = st.fixed_dictionaries(
     {
         "min_new_tokens": st.integers(0, 6),
+        "suppress_sequences": Words.map(tuple),
+        "encoder_repetition_penalty": st.sampled_from([1.0, 1.0, 0.7, 1.5]),
+        "encoder_no_repeat_ngram_size": st.integers(0, 3),
         "no_repeat_ngram_size": st.integers(0, 3),
         "suppress_tokens": st.lists(st.integers(0, 9), max_size=4).map(tuple),
         "repetition_penalty": st.sampled_from([0.7, 1.0, 1.5]),
@@ -158,23 +166,41 @@ Options = st.fixed_dictionaries(
 )
 
 
-@given(wanted=Options, generated=Histories, seed=st.integers(0, 99), beam_size=st.integers(1, 4))
-def test_tokens_that_may_follow_are_those_of_hugging_face(wanted, generated, seed, beam_size):
+@given(
+    wanted=Options,
+    generated=Histories,
+    source=Histories,
+    eos_ids=st.sampled_from([[EOS], [EOS, 5, 29]]),
+    seed=st.integers(0, 99),
+    beam_size=st.integers(1, 4),
+)
+@settings(max_examples=200)
+def test_tokens_that_may_follow_are_those_of_hugging_face(
+    wanted, generated, source, eos_ids, seed, beam_size
+):
     """With logits, exactly the tokens that the processors leave; with candidates, at least as many
     of the best of them as the search needs."""
     options = SearchOptions(max_new_tokens=64, beam_size=beam_size, **wanted)
-    rules = Rules(options, [START], EOS, str)
+    rules = Rules(options, [START], eos_ids, str).reading(np.array(source))
     logits, history = random_logits(seed), [START, *wanted["target_prefix"], *generated]
-    penalty = RepetitionPenaltyLogitsProcessor(wanted["repetition_penalty"])
-    if beam_size > 1:  # whose log-probs are processed; else logits are
-        expected = processed(penalty, history, log_softmax(logits))
-    else:
-        expected = log_softmax(processed(penalty, history, logits))
+    read = torch.tensor([source])
+    penalties = [
+        EncoderRepetitionPenaltyLogitsProcessor(wanted["encoder_repetition_penalty"], read),
+        RepetitionPenaltyLogitsProcessor(wanted["repetition_penalty"]),
+    ]
+    expected = log_softmax(logits) if beam_size > 1 else logits  # which the processors get
+    for penalty in penalties:
+        expected = processed(penalty, history, expected)
+    expected = expected if beam_size > 1 else log_softmax(expected)
     start = 1 + len(wanted["target_prefix"])
     processors = [SuppressTokensLogitsProcessor([*wanted["suppress_tokens"]])]
-    processors += [MinNewTokensLengthLogitsProcessor(start, wanted["min_new_tokens"], EOS)]
+    processors += [MinNewTokensLengthLogitsProcessor(start, wanted["min_new_tokens"], eos_ids)]
     if size := wanted["no_repeat_ngram_size"]:
         processors.append(NoRepeatNGramLogitsProcessor(size))
+    if size := wanted["encoder_no_repeat_ngram_size"]:
+        processors.append(EncoderNoRepeatNGramLogitsProcessor(size, read))
+    if words := wanted["suppress_sequences"]:
+        processors.append(NoBadWordsLogitsProcessor([*map(list, words)], eos_ids))
     if wanted["renormalize"]:
         processors.append(LogitNormalization())
     for processor in processors:
@@ -187,14 +213,15 @@ def test_tokens_that_may_follow_are_those_of_hugging_face(wanted, generated, see
     if rules.candidates(len(generated)) is None:
         assert set(found.ids) == set(may_follow)
     else:
-        best = -np.sort(-expected[may_follow])[: 2 * beam_size if beam_size > 1 else 1]
+        needed = (1 + len(eos_ids)) * beam_size if beam_size > 1 else 1
+        best = -np.sort(-expected[may_follow])[:needed]
         np.testing.assert_allclose(
             -np.sort(-found.log_probs)[: len(best)], best, rtol=1e-4, atol=1e-5
         )
 
 
 def test_nothing_is_normalized_again_where_nothing_acts():
-    assert Rules(SearchOptions(max_new_tokens=9, renormalize=True), [START], EOS, str).plain
+    assert Rules(SearchOptions(max_new_tokens=9, renormalize=True), [START], (EOS,), str).plain
 
 
 @pytest.mark.parametrize(
@@ -210,10 +237,17 @@ def test_nothing_is_normalized_again_where_nothing_acts():
         ({"allowed_targets": ((4, EOS),)}, True),
         ({"suppress_tokens": tuple(range(400))}, True),
         ({"suppress_tokens": (5,), "renormalize": True}, True),
+        ({"suppress_sequences": ((5, 6), (5, 7), (4, 5, 6))}, False),
+        ({"suppress_sequences": tuple((5, i) for i in range(400))}, True),
+        ({"encoder_no_repeat_ngram_size": 3}, False),
+        ({"encoder_repetition_penalty": 0.9}, True),
+        ({"encoder_repetition_penalty": 0.9, "beam_size": 4}, False),
+        ({"encoder_repetition_penalty": 1.1, "beam_size": 4}, True),
         ({"top_log_probs": 20, "renormalize": True}, False),
     ],
 )
 def test_logits_are_read_only_where_candidates_are_too_few(option, reads_logits):
-    rules = Rules(SearchOptions(max_new_tokens=9, **option), [START], EOS, str)
+    rules = Rules(SearchOptions(max_new_tokens=9, **option), [START], (EOS,), str)
+    rules = rules.reading(np.array([4, 7, 4, 7, 9]))
     assert (rules.candidates(3) is None) == reads_logits
     assert not rules.plain

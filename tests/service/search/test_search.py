@@ -10,7 +10,7 @@ from service.search.options import SearchOptions
 from service.search.phrases import Item, Phrase
 from service.search.protocol import Candidates
 from service.search.rules import entropy
-from tests.service.search.markov import EOS, Markov
+from tests.service.search.markov import EOS, NO_SOURCE, Markov
 
 
 def advance(search, token, log_prob):
@@ -18,8 +18,10 @@ def advance(search, token, log_prob):
 
 
 def greedy(limit, prefix=()):
-    search = GreedySearch(1, EOS, str)
-    search.insert([SearchOptions(max_new_tokens=limit, target_prefix=tuple(prefix))], [(0,)])
+    search = GreedySearch(1, (EOS,), str)
+    search.insert(
+        [SearchOptions(max_new_tokens=limit, target_prefix=tuple(prefix))], [(0,)], [NO_SOURCE]
+    )
     return search
 
 
@@ -105,6 +107,9 @@ def requests(rows, beams):
         repetition_penalty=st.sampled_from([1.0, 1.3]),
         no_repeat_ngram_size=st.integers(0, 2),
         suppress_tokens=st.lists(st.integers(3, 39), max_size=20).map(tuple),
+        suppress_sequences=st.lists(st.tuples(*[st.integers(3, 39)] * 2), max_size=40).map(tuple),
+        encoder_repetition_penalty=st.sampled_from([1.0, 1.0, 0.7, 1.3]),
+        encoder_no_repeat_ngram_size=st.integers(0, 2),
         top_log_probs=st.integers(0, 3),
         **kind,
         **({} if beams or rows == 1 else sampling),
@@ -116,12 +121,57 @@ Pairs = st.sampled_from([(1, False), (3, False), (3, True)]).flatmap(
 )
 
 
-@given(seed=st.integers(0, 999), pair=Pairs)
-def test_a_neighbour_changes_no_bit(seed, pair):
+Tokens = st.lists(st.integers(3, 39), max_size=9).map(lambda ids: np.array(ids, np.int64))
+
+
+@given(
+    seed=st.integers(0, 999),
+    pair=Pairs,
+    sources=st.lists(Tokens, min_size=2, max_size=2),
+    eos_ids=st.sampled_from([(EOS,), (EOS, 7, 30)]),
+)
+def test_a_neighbour_changes_no_bit(seed, pair, sources, eos_ids):
     """A neighbour may make the batch read more candidates, or all logits."""
-    language = Markov(seed, size=40)
-    alone = [language.decode([request])[0] for request in pair]
-    assert language.decode(pair) == alone
+    language = Markov(seed, size=40, eos_ids=eos_ids)
+    alone = [
+        language.decode([request], sources=[source])[0]
+        for request, source in zip(pair, sources, strict=True)
+    ]
+    assert language.decode(pair, sources=sources) == alone
+
+
+@given(
+    seed=st.integers(0, 999),
+    rows=st.sampled_from([(1, 1), (3, 1), (1, 3)]),
+    words=st.lists(st.lists(st.integers(0, 6), min_size=2, max_size=3).map(tuple), max_size=9),
+    source=st.lists(st.integers(0, 6), max_size=9),
+    size=st.integers(0, 3),
+    at_least=st.integers(0, 4),
+)
+def test_no_sequence_is_completed_and_any_eos_ends(seed, rows, words, source, size, at_least):
+    beam_size, samples = rows
+    language = Markov(seed, size=7, eos_ids=(EOS, 5))
+    found = language.search(
+        source=np.array(source, np.int64),
+        max_new_tokens=7,
+        min_new_tokens=at_least,
+        beam_size=beam_size,
+        num_hypotheses=max(rows),
+        suppress_sequences=tuple(words),
+        encoder_no_repeat_ngram_size=size,
+        target_prefix=(3, 4),
+        temperature=1.0 if samples > 1 else 0.0,
+    )
+    banned = {*words, *(tuple(source[i : i + size]) for i in range(len(source) - size + 1))}
+    for hypothesis in found:
+        ids = hypothesis.token_ids
+        read = [0, 3, 4, *ids]
+        parts = {tuple(read[i:end]) for end in range(4, len(read) + 1) for i in range(end)}
+        assert not parts & banned
+        assert not {EOS, 5} & {*ids[:-1]}
+        ended = ids[-1:] in ([EOS], [5])
+        assert ended == (hypothesis.finish_reason == "eos")
+        assert not ended or len(ids) > at_least
 
 
 def test_a_hypothesis_ends_where_no_token_may_follow():
@@ -134,8 +184,8 @@ def test_a_hypothesis_ends_where_no_token_may_follow():
 
 
 def test_a_text_ends_a_hypothesis_in_the_middle_of_a_token():
-    search = GreedySearch(1, EOS, lambda ids: "".join("abcde"[i] * 2 for i in ids))
-    search.insert([SearchOptions(max_new_tokens=9, stop=("bd",))], [(0,)])
+    search = GreedySearch(1, (EOS,), lambda ids: "".join("abcde"[i] * 2 for i in ids))
+    search.insert([SearchOptions(max_new_tokens=9, stop=("bd",))], [(0,)], [NO_SOURCE])
     assert advance(search, 1, -0.1).ended == []
     assert advance(search, 3, -0.1).ended == [0]
     (hypothesis,) = search.hypotheses(0)
