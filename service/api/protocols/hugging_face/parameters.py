@@ -3,9 +3,10 @@ them, into options of /v1/decode."""
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from service.api.reading.validation_errors import near_fields
+from service.bundle.decoding import LONGEST_SUPPRESSED
 from service.bundle.manifest import Manifest
 from service.errors import MOST_FAULTS, Fault, Invalid, shorten
 
@@ -20,6 +21,8 @@ OURS = {  # by their names
     "seed": "seed",
     "repetition_penalty": "repetition_penalty",
     "no_repeat_ngram_size": "no_repeat_ngram_size",
+    "encoder_repetition_penalty": "encoder_repetition_penalty",
+    "encoder_no_repeat_ngram_size": "encoder_no_repeat_ngram_size",
     "suppress_tokens": "suppress_tokens",
     "stop": "stop",
     "stop_sequences": "stop",
@@ -35,6 +38,7 @@ LENGTHS = {  # the first of two names is the one that counts if both are given
     "min_new_tokens": "min_new_tokens",
     "min_length": "min_new_tokens",
 }
+BAD_WORDS = "bad_words_ids"
 FLAGS = ("do_sample", "details")
 DRAWING = ("temperature", "top_k", "top_p")
 CUTTING = (True, "longest_first", "only_first")  # values of truncation
@@ -56,7 +60,7 @@ HARMLESS: dict[str, Any] = {
     "watermark": False,
 }
 NESTED = "generate_parameters"  # an object with more parameters
-KNOWN = (*OURS, *LENGTHS, *FLAGS, "truncation", *NO_EFFECT)
+KNOWN = (*OURS, BAD_WORDS, *LENGTHS, *FLAGS, "truncation", *NO_EFFECT)
 
 
 class Parameters(NamedTuple):
@@ -94,6 +98,8 @@ def read_parameters(given: Mapping[str, Any], manifest: Manifest) -> Parameters:
         if theirs in parameters and ours not in options:
             options[ours] = read_length(theirs, parameters[theirs], manifest)
             names[ours] = theirs
+    if BAD_WORDS in parameters:
+        add_bad_words(options, parameters[BAD_WORDS], manifest)
     if options.get("top_k") == 0 and options["top_k"] is not False:  # which switches it off
         del options["top_k"]
     drawing = [name for name in DRAWING if name in options]
@@ -103,6 +109,25 @@ def read_parameters(given: Mapping[str, Any], manifest: Manifest) -> Parameters:
         options = {name: each for name, each in options.items() if name not in (*DRAWING, "seed")}
     cuts = read_truncation(parameters.get("truncation", False))
     return Parameters(options, names, parameters.get("details", False), cuts)
+
+
+def add_bad_words(options: dict[str, Any], value: Any, manifest: Manifest) -> None:
+    """Add sequences to those that are never generated. As in `generate`, an end of a target that
+    stands alone is none of them."""
+    size, ends = manifest.config.target_vocab_size, [[each] for each in manifest.eos_ids]
+    if not isinstance(value, list) or not all(is_word(each, size) for each in value):
+        detail = f"must be lists of 1 to {LONGEST_SUPPRESSED} token ids from 0 to {size - 1}"
+        raise Invalid.at(f"/parameters/{BAD_WORDS}", detail)
+    words = [word for word in cast("list[list[int]]", value) if word not in ends]
+    suppressed = options.setdefault("suppress_tokens", [])
+    if isinstance(suppressed, list):  # else /v1/decode refuses it
+        options["suppress_tokens"] = [*suppressed, *words]
+
+
+def is_word(value: Any, size: int) -> bool:
+    if not isinstance(value, list) or not 1 <= len(value) <= LONGEST_SUPPRESSED:
+        return False
+    return all(type(each) is int and 0 <= each < size for each in cast("list[Any]", value))
 
 
 def read_truncation(value: Any) -> bool:
