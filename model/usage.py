@@ -30,9 +30,10 @@ class Usage:
     """The part of bundle.json that is not about the network (docs/bundle.md).
 
     A slot is replaced by the ids of the language that a request names. `default_target` is that of
-    targets if it names none. `guided` are the layer and the head of cross-attention that training
-    guided to alignments: then this one is the bundle's alignment. If it is not known for sure, it
-    is only if it agrees with occlusion about as often as the best one.
+    targets if it names none. `other_eos_ids` end targets as the network's own eos does. `guided`
+    are the layer and the head of cross-attention that training guided to alignments: then this one
+    is the bundle's alignment. If it is not known for sure, it is only if it agrees with occlusion
+    about as often as the best one.
     """
 
     decoder_start: list[int | Slot]
@@ -43,6 +44,7 @@ class Usage:
     source_languages: Codes = field(default_factory=dict[str, list[int]])
     target_languages: Codes = field(default_factory=dict[str, list[int]])
     default_target: str | None = None
+    other_eos_ids: list[int] = field(default_factory=list[int])
     decoding: dict[str, Any] = field(default_factory=lambda: dict(GREEDY))
     compose: bool = False  # the service composes letters with their marks before it tokenizes
     origin: dict[str, Any] = field(default_factory=dict[str, Any])

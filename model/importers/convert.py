@@ -246,16 +246,17 @@ def raise_failed(proofs: list[Proof]) -> None:
 
 def ban_words(checkpoint: Checkpoint, model: Transformer, usage: Usage) -> Usage:
     """Ban tokens by the output's bias if the checkpoint renormalizes the other probabilities. The
-    search then needs no rule for them, unless a repetition penalty multiplies log-probs before."""
+    search then needs no rule for them, unless a penalty multiplies log-probs before."""
     if checkpoint.config_name == OWN or checkpoint.is_marian:
         return usage
     generation = Generation(checkpoint)
-    penalizes = usage.decoding["repetition_penalty"] != 1
+    penalties = ("repetition_penalty", "encoder_repetition_penalty")
+    penalizes = any(usage.decoding.get(name, 1) != 1 for name in penalties)
     if not (generation.bad_ids and generation.renormalizes) or penalizes:
         return usage
     with torch.no_grad():
         model.generator.bias[generation.bad_ids] = BANNED
-    left = sorted({*usage.decoding["suppress_tokens"]} - {*generation.bad_ids})
+    left = [each for each in usage.decoding["suppress_tokens"] if each not in generation.bad_ids]
     return replace(usage, decoding=usage.decoding | {"suppress_tokens": left})
 
 

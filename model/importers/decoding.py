@@ -5,8 +5,9 @@ from typing import Any, cast
 
 from model.export.files.limits import find_faults
 from model.importers.checkpoint import GENERATION, MARIAN, OWN, Checkpoint
-from model.importers.fields import CONFIG, special_id
+from model.importers.fields import CONFIG, eos_ids
 from model.importers.files.marian import read_settings
+from model.importers.vocabularies import Vocabularies
 from model.network.config import InputError, TransformerConfig
 from model.usage import GREEDY, Usage
 
@@ -16,8 +17,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0,),
     "penalty_alpha": (0,),
-    "encoder_repetition_penalty": (1,),
-    "encoder_no_repeat_ngram_size": (0,),
     "exponential_decay_length_penalty": (),
     "sequence_bias": (),
     "guidance_scale": (1,),
@@ -37,8 +36,11 @@ NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # by their name: ours, and i
     "early_stopping": ("early_stopping", (bool,)),
     "no_repeat_ngram_size": ("no_repeat_ngram_size", (int,)),
     "repetition_penalty": ("repetition_penalty", (int, float)),
+    "encoder_no_repeat_ngram_size": ("encoder_no_repeat_ngram_size", (int,)),
+    "encoder_repetition_penalty": ("encoder_repetition_penalty", (int, float)),
 }
 KEYS = {ours: theirs for theirs, (ours, _) in NAMES.items()} | {  # of bundle.json: theirs
+    "other_eos_ids": "eos_token_id",
     "decoder_start": "forced_bos_token_id",
     "num_encoder_layers": "the number of encoder layers",
     "num_decoder_layers": "the number of decoder layers",
@@ -60,6 +62,10 @@ OWN_KEYS = {
     "decoder_start": "start_id",
     "source_prefix": "source_prefix_ids",
     "source_suffix": "source_suffix_ids",
+}
+NEUTRAL: dict[str, Any] = {  # values at which these options change nothing
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
 }
 FROM_CONFIG = "_from_model_config"  # a generation_config.json that was made from config.json
 OLD_FORCED = "force_bos_token_to_be_generated"
@@ -94,13 +100,18 @@ class Generation:
         decoding = self.decoding(forced)
         most = self.max_new_tokens(config.max_target_length, forced)
         decoding["min_new_tokens"] = min(decoding["min_new_tokens"], most)
-        if not 0 < decoding["no_repeat_ngram_size"] <= config.max_target_length:
-            decoding["no_repeat_ngram_size"] = 0
+        for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
+            if not 0 < decoding[name] <= config.max_target_length:
+                decoding[name] = 0
         size = config.target_vocab_size
-        if any(token_id >= size for token_id in self.bad_ids):
+        if any(token_id >= size for ids in self.bad_words for token_id in ids):
             raise self._refuse("bad_words_ids", f"the vocabulary has {size} tokens")
-        decoding["suppress_tokens"] = [i for i in decoding["suppress_tokens"] if 0 <= i < size]
-        return decoding, most
+        suppressed = decoding["suppress_tokens"]
+        decoding["suppress_tokens"] = [
+            each for each in suppressed if isinstance(each, list) or 0 <= each < size
+        ]
+        # Older versions of Heed read bundles that lack the options that change nothing
+        return {k: each for k, each in decoding.items() if each != NEUTRAL.get(k)}, most
 
     def decoding(self, forced: int) -> dict[str, Any]:
         """Return the options that requests inherit, under their names in bundle.json.
@@ -108,7 +119,7 @@ class Generation:
         Hugging Face's min_length counts the first id that the decoder reads, and the `forced` ids
         after it. Our min_new_tokens counts neither.
         """
-        decoding = {**GREEDY, "early_stopping": False}
+        decoding = {**GREEDY, **NEUTRAL, "early_stopping": False}
         for theirs, (ours, kinds) in NAMES.items():
             value = self._options.get(theirs)
             if value is None or (value == "never" and self._may_say_never(theirs)):
@@ -119,7 +130,9 @@ class Generation:
         new = self._has("min_new_tokens")  # then min_length does not apply
         least = self._whole("min_new_tokens") if new else self._whole("min_length") - 1
         decoding["min_new_tokens"] = max(least - forced, 0)
-        decoding["suppress_tokens"] = sorted({*self._ids("suppress_tokens"), *self.bad_ids})
+        alone = {*self._ids("suppress_tokens"), *self.bad_ids}
+        longer = [ids for ids in self.bad_words if len(ids) > 1]
+        decoding["suppress_tokens"] = [*sorted(alone), *longer]
         decoding["renormalize"] = self.renormalizes
         return decoding
 
@@ -152,18 +165,30 @@ class Generation:
 
     @property
     def bad_ids(self) -> list[int]:
-        """Ids that are never generated; each must stand alone in its list. The end of a target
-        does not count: `generate` ignores a ban of it."""
+        """Ids that are never generated, because they stand alone in `bad_words`."""
+        return [ids[0] for ids in self.bad_words if len(ids) == 1]
+
+    @property
+    def bad_words(self) -> list[list[int]]:
+        """Sequences that are never generated. An end of a target that stands alone does not count:
+        `generate` ignores a ban of it."""
         words = self._list("bad_words_ids")
-        if any(not isinstance(ids, list) for ids in words):
-            raise self._refuse("bad_words_ids", "expected lists of ids")
-        if any(len(ids) != 1 for ids in words):
-            raise self._refuse("bad_words_ids", "Heed bans single tokens: remove the longer lists")
-        found = [ids[0] for ids in words]
-        if any(type(token_id) is not int or token_id < 0 for token_id in found):
-            raise self._refuse("bad_words_ids", "expected lists of ids")
-        eos_id = special_id(self._checkpoint, "eos_token_id") if found else None
-        return [token_id for token_id in found if token_id != eos_id]
+        for ids in words:
+            if not isinstance(ids, list) or not ids:
+                raise self._refuse("bad_words_ids", "expected lists of ids")
+            if any(type(each) is not int or each < 0 for each in cast("list[Any]", ids)):
+                raise self._refuse("bad_words_ids", "expected lists of ids")
+        ends = [[each] for each in eos_ids(self._checkpoint)] if words else []
+        return [ids for ids in words if ids not in ends]
+
+    def check_vocabularies(self, vocabularies: Vocabularies) -> None:
+        """Raise InputError for an option that compares targets with sources, unless ids mean the
+        same on both sides."""
+        options = self.decoding(0)
+        for name, harmless in NEUTRAL.items():
+            if options[name] != harmless and not vocabularies.are_one:
+                reason = "sources and targets have two vocabularies, so Heed cannot compare them"
+                raise self._refuse(name, f"{reason}: remove it, or set it to null")
 
     @property
     def renormalizes(self) -> bool:

@@ -29,6 +29,7 @@ RENAMED = {
 }
 CONFIG = "config.json"
 MOST = (1 << 31) - 1  # of a size that bundle.json may hold
+MOST_ENDS = 16  # ids that end a target
 
 
 def named(checkpoint: Checkpoint, name: str) -> str:
@@ -113,6 +114,32 @@ def id_of(checkpoint: Checkpoint, file: str, name: str, below: float = math.inf)
     return ids[0]
 
 
+def eos_ids(checkpoint: Checkpoint, below: float = math.inf) -> list[int]:
+    """Return the ids that end a target, of generation_config.json, or else of config.json.
+
+    If there are several, that of config.json comes first, or else the first. Raise InputError for
+    none, for more than MOST_ENDS, and for an id that is not `below` the size of the vocabulary.
+    """
+    name, file = "eos_token_id", GENERATION
+    if contents(checkpoint, file).get(name) is None:
+        file = CONFIG
+    value = contents(checkpoint, file).get(name)
+    if not isinstance(value, list):
+        return [id_of(checkpoint, file, name, below)]
+    ids = list(dict.fromkeys(cast("list[Any]", value)))
+    if not 1 <= len(ids) <= MOST_ENDS or any(type(each) is not int or each < 0 for each in ids):
+        raise InputError(
+            f"{checkpoint.folder}: {file} has {name} {value!r}; expected 1 to {MOST_ENDS} ids"
+        )
+    if max(ids) >= below:
+        raise InputError(
+            f"{checkpoint.folder}: {file} has {name} {value!r}; expected ids below {below}, the"
+            " size of the vocabulary: the files belong to two models"
+        )
+    first = checkpoint.config.get(name)
+    return sorted(ids, key=lambda each: each != first)
+
+
 def contents(checkpoint: Checkpoint, file: str) -> dict[str, Any]:
     return checkpoint.config if file == CONFIG else checkpoint.optional_json(file)
 
@@ -129,7 +156,7 @@ def special_ids(checkpoint: Checkpoint, vocab_size: int) -> SpecialIds:
     return {
         "pad_id": id_of(checkpoint, file, "pad_token_id", vocab_size),
         "bos_id": start_id(checkpoint, vocab_size),
-        "eos_id": special_id(checkpoint, "eos_token_id", below=vocab_size),
+        "eos_id": eos_ids(checkpoint, vocab_size)[0],
     }
 
 

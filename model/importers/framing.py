@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from model.importers.checkpoint import Checkpoint
-from model.importers.fields import CONFIG, id_of, special_id, start_id
+from model.importers.fields import CONFIG, eos_ids, id_of, start_id
 from model.importers.tokenizers.added_tokens import HIDDEN, STORED, TOKENIZER_CONFIG
 from model.importers.tokenizers.kinds import GENERIC, class_of, is_byte_level, kind_of
 from model.importers.tokenizers.tokenizer_file import open_whole
@@ -93,7 +93,7 @@ def is_mbart_50(checkpoint: Checkpoint, languages: Codes) -> bool:
     frame = stored_frame(checkpoint, languages)
     if frame and frame.has_language:
         return SOURCE_SLOT in frame.prefix
-    return start_id(checkpoint) == special_id(checkpoint, "eos_token_id")
+    return start_id(checkpoint) in eos_ids(checkpoint)
 
 
 def id_of_role(checkpoint: Checkpoint, vocabularies: Vocabularies, role: str, default: str) -> int:

@@ -3,7 +3,7 @@
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation, check_lengths, marian_decoding
 from model.importers.description import read_description
-from model.importers.fields import start_id
+from model.importers.fields import eos_ids, start_id
 from model.importers.files.container import GUIDED
 from model.importers.framing import (
     SOURCE_SLOT,
@@ -46,6 +46,7 @@ def read_usage(
         check_lengths(checkpoint, config, usage)
         return usage
     generation = Generation(checkpoint)
+    generation.check_vocabularies(vocabularies)
     frame = read_frame(checkpoint, vocabularies)
     start, language = read_start(checkpoint, vocabularies, generation)
     sources, targets = read_languages(checkpoint, vocabularies, frame, start)
@@ -59,6 +60,7 @@ def read_usage(
         default_target=language,
         decoding=decoding,
         max_new_tokens=most,
+        other_eos_ids=eos_ids(checkpoint, config.target_vocab_size)[1:],
         unknown_id=None,  # real models were trained to read it
         compose=compose,
     )

@@ -89,6 +89,12 @@ class Vocabularies:
     target: Side
     languages: Codes = field(default_factory=dict[str, list[int]])
 
+    @property
+    def are_one(self) -> bool:
+        """Whether ids mean the same on both sides."""
+        source, target = self.source.tokenizer, self.target.tokenizer
+        return source is target or source.get_vocab() == target.get_vocab()
+
 
 def side_of(path: Path, lexicon: Lexicon, special: Collection[str] = ()) -> Side:
     """Return the side of a sentencepiece model. `special` are tokens that no text reaches, besides

@@ -84,8 +84,8 @@ def find(
     graphs = Graphs(
         folder_of(bundle, manifest),
         start,
-        manifest["eos_id"],
-        manifest["decoding"]["suppress_tokens"],
+        [manifest["eos_id"], *manifest.get("other_eos_ids", [])],
+        [each for each in manifest["decoding"]["suppress_tokens"] if isinstance(each, int)],
         limits["max_target_length"] + 1 - len(start) - 1,  # the last token is read, too
         config["target_vocab_size"],
     )

@@ -35,7 +35,7 @@ class Graphs:
 
     folder: Path
     start: list[int]
-    eos_id: int
+    eos_ids: list[int]
     banned: list[int]
     longest: int
     vocab_size: int
@@ -51,7 +51,8 @@ class Graphs:
             for source, ids in zip(
                 rows, self._search(steps, len(rows), most).tolist(), strict=True
             ):
-                end = ids.index(self.eos_id) + 1 if self.eos_id in ids else len(ids)
+                ends = (place + 1 for place, each in enumerate(ids) if each in self.eos_ids)
+                end = next(ends, len(ids))
                 pairs.append(Pair(source, ids[:end]))
         return pairs
 
@@ -60,7 +61,7 @@ class Graphs:
         for token in self.start[:-1]:
             steps.logits(np.full(rows, token))
         token, written = np.full(rows, self.start[-1]), np.zeros((rows, 0), np.int64)
-        while written.shape[1] < most and not (written == self.eos_id).any(1).all():
+        while written.shape[1] < most and not np.isin(written, self.eos_ids).any(1).all():
             logits = steps.logits(token)
             logits[:, self.banned] = -np.inf
             token = logits.argmax(-1)

@@ -15,8 +15,13 @@ RANGES: dict[str, tuple[float, float]] = {  # of search options
     "length_penalty": (-10, 10),
     "no_repeat_ngram_size": (0, 64),
     "repetition_penalty": (0.01, 100),
+    "encoder_no_repeat_ngram_size": (0, 64),
+    "encoder_repetition_penalty": (0.01, 100),
 }
-MOST_SUPPRESSED = 1 << 16  # ids in suppress_tokens
+OF_SOURCE = {"encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1}
+MOST_SUPPRESSED = 1 << 16  # ids and sequences in suppress_tokens
+LONGEST_SUPPRESSED = 64  # ids of a sequence
+MOST_ENDS = 16  # ids besides eos that end a target
 MOST_LAYERS = 1000
 LARGEST_SIZE = (1 << 31) - 1
 SIZES = (
@@ -51,20 +56,32 @@ def find_faults_of_ids(config: TransformerConfig, usage: Usage) -> Iterator[Faul
     for code, ids in [*usage.source_languages.items(), *usage.target_languages.items()]:
         if min(ids, default=0) < 0:
             yield Fault(f"the language {code}", ids, "no id below 0")
-    suppressed = usage.decoding["suppress_tokens"]
-    if len(suppressed) > MOST_SUPPRESSED:
-        yield Fault("suppress_tokens", f"{len(suppressed)} ids", f"at most {MOST_SUPPRESSED}")
+    yield from find_faults_of_suppressed(usage.decoding["suppress_tokens"], target)
+    if len(usage.other_eos_ids) > MOST_ENDS:
+        yield Fault("other_eos_ids", f"{len(usage.other_eos_ids)} ids", f"at most {MOST_ENDS}")
     if "source_language" in usage.decoder_start:
         yield Fault("decoder_start", usage.decoder_start, "no language but the target's")
     templates: dict[str, tuple[Template, int]] = {
         "source_prefix": (usage.source_prefix, source),
         "source_suffix": (usage.source_suffix, source),
         "decoder_start": (usage.decoder_start, target),
-        "suppress_tokens": (suppressed, target),
+        "other_eos_ids": (usage.other_eos_ids, target),
     }
     for name, (template, size) in templates.items():
         for each in template:
             yield from find_faults_of_item(name, each, size, usage)
+
+
+def find_faults_of_suppressed(suppressed: Sequence[int | list[int]], size: int) -> Iterator[Fault]:
+    name = "suppress_tokens"
+    if len(suppressed) > MOST_SUPPRESSED:
+        yield Fault(name, f"{len(suppressed)} ids", f"at most {MOST_SUPPRESSED}")
+    for each in suppressed:
+        ids = [each] if isinstance(each, int) else each
+        if not 1 <= len(ids) <= LONGEST_SUPPRESSED:
+            yield Fault(name, f"{len(ids)} ids in a row", f"1 to {LONGEST_SUPPRESSED}")
+        for token_id in ids:
+            yield from beyond(name, token_id, 0, size - 1)
 
 
 def find_faults_of_item(name: str, item: int | Slot, size: int, usage: Usage) -> Iterator[Fault]:
@@ -81,7 +98,11 @@ def find_faults_of_item(name: str, item: int | Slot, size: int, usage: Usage) ->
 
 def find_faults_of_options(config: TransformerConfig, usage: Usage) -> Iterator[Fault]:
     for name, (least, most) in RANGES.items():
-        yield from beyond(name, usage.decoding[name], least, most)
+        yield from beyond(name, usage.decoding.get(name, OF_SOURCE.get(name)), least, most)
+    for name, harmless in OF_SOURCE.items():
+        value = usage.decoding.get(name, harmless)
+        if value != harmless and config.source_vocab_size != config.target_vocab_size:
+            yield Fault(name, value, f"{harmless}, because sources have another vocabulary")
     around = most_ids(usage, [*usage.source_prefix, *usage.source_suffix])
     if around >= config.max_source_length:
         limit = f"less than the {config.max_source_length} positions of a source"

@@ -88,6 +88,7 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
         "decoding": {"max_new_tokens": usage.max_new_tokens, **usage.decoding},
         "pad_id": config.pad_id,
         "eos_id": config.eos_id,
+        **({"other_eos_ids": usage.other_eos_ids} if usage.other_eos_ids else {}),
         "unknown_id": usage.unknown_id,
         "source_prefix": usage.source_prefix,
         "source_suffix": usage.source_suffix,

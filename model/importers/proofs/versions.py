@@ -19,6 +19,8 @@ DEFAULTS: dict[str, Any] = {  # of options that a file may hold or leave out
     "early_stopping": False,
     "no_repeat_ngram_size": 0,
     "repetition_penalty": 1,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1,
     "min_length": 0,
     "max_length": 20,
     "max_new_tokens": None,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from model.checkpoint import TrainedModel
 from model.export.bundle import write_bundle
-from model.export.files.limits import find_faults
+from model.export.files.limits import OF_SOURCE, find_faults
 from model.export.files.manifest import LARGEST, Card, check_files, check_limits, describe
 from model.export.files.weights import WeightType
 from model.network.config import InputError, TransformerConfig
@@ -53,7 +53,7 @@ def is_opened(config, usage):
 def changed(changes):
     """Return a configuration and a usage with these changes, of whichever has the field."""
     sizes = {name: value for name, value in changes.items() if name in SIZES}
-    options = {name: value for name, value in changes.items() if name in GREEDY}
+    options = {name: value for name, value in changes.items() if name in {*GREEDY, *OF_SOURCE}}
     rest = {name: changes[name] for name in changes.keys() - sizes.keys() - options.keys()}
     config = TransformerConfig(**SIZES | sizes)
     return config, replace(USAGE, decoding=GREEDY | options, **rest)
@@ -81,6 +81,21 @@ BOUNDS = [  # of each limit: changes that a bundle may hold, and changes that it
     ({"suppress_tokens": [23]}, {"suppress_tokens": [24]}),
     ({"suppress_tokens": [0] * (1 << 16)}, {"suppress_tokens": [0] * ((1 << 16) + 1)}),
     ({"suppress_tokens": []}, {"suppress_tokens": [-1]}),
+    ({"suppress_tokens": [[23, 0]]}, {"suppress_tokens": [[23, 24]]}),
+    ({"suppress_tokens": [5, [0] * 64]}, {"suppress_tokens": [5, [0] * 65]}),
+    ({"suppress_tokens": [[5]]}, {"suppress_tokens": [[]]}),
+    ({"other_eos_ids": [23]}, {"other_eos_ids": [24]}),
+    ({"other_eos_ids": [5] * 16}, {"other_eos_ids": [5] * 17}),
+    (
+        {"encoder_no_repeat_ngram_size": 64, "source_vocab_size": 24},
+        {"encoder_no_repeat_ngram_size": 65, "source_vocab_size": 24},
+    ),
+    ({"encoder_no_repeat_ngram_size": 0}, {"encoder_no_repeat_ngram_size": 1}),
+    (
+        {"encoder_repetition_penalty": 0.01, "source_vocab_size": 24},
+        {"encoder_repetition_penalty": 0, "source_vocab_size": 24},
+    ),
+    ({"encoder_repetition_penalty": 1}, {"encoder_repetition_penalty": 1.5}),
     ({"unknown_id": 19}, {"unknown_id": 20}),
     ({"unknown_id": None}, {"unknown_id": -1}),
     ({"decoder_start": [23]}, {"decoder_start": [24]}),
@@ -148,7 +163,9 @@ CHANGES = st.fixed_dictionaries(
         "max_new_tokens": COUNTS,
         "length_penalty": NUMBERS,
         "repetition_penalty": NUMBERS,
-        "suppress_tokens": st.lists(IDS, max_size=3),
+        "suppress_tokens": st.lists(IDS | st.lists(IDS, max_size=2), max_size=3),
+        "other_eos_ids": st.lists(IDS, max_size=2),
+        "encoder_repetition_penalty": NUMBERS,
         "source_prefix": ITEMS,
         "source_suffix": ITEMS,
         "decoder_start": ITEMS,

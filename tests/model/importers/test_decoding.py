@@ -22,6 +22,8 @@ OPTIONS = {  # of old checkpoints, which have them in config.json
     "early_stopping": True,
     "no_repeat_ngram_size": 2,
     "repetition_penalty": 1.3,
+    "encoder_repetition_penalty": 1.2,
+    "encoder_no_repeat_ngram_size": 3,
     "renormalize_logits": True,
     "suppress_tokens": [7],
     "task_specific_params": {"summarization": {"num_beams": 9}},
@@ -86,6 +88,11 @@ def write_options(folder, copy, config, generation):
         ({"num_beams": 2, "length_penalty": -1.5, "min_length": 5, "max_length": 12}, None),
         ({}, IDS | {"bad_words_ids": [[2], [9]], "suppress_tokens": [7, 10**6, -1]}),
         ({}, IDS | {"bad_words_ids": [[2]], "renormalize_logits": True}),
+        ({}, IDS | {"bad_words_ids": [[9, 8], [2], [2, 9], [7]], "suppress_tokens": [30]}),
+        ({}, IDS | {"encoder_repetition_penalty": 1.2, "encoder_no_repeat_ngram_size": 3}),
+        ({}, IDS | {"encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 65}),
+        ({"eos_token_id": 2}, IDS | {"eos_token_id": [9, 2, 7], "bad_words_ids": [[7], [5]]}),
+        ({"eos_token_id": [9, 7, 9]}, None),
         ({}, IDS | {"max_length": 10**6, "min_length": 10**6, "no_repeat_ngram_size": 65}),
         ({}, IDS | {"max_new_tokens": 3, "min_new_tokens": 9, "no_repeat_ngram_size": -1}),
         (
@@ -111,8 +118,19 @@ def test_options_are_those_that_hugging_face_loads(
     assert ours.max_new_tokens == min(longest, most - before + 1)
     least = theirs.min_new_tokens or (theirs.min_length or 0) - 1
     size, repeated = 64, theirs.no_repeat_ngram_size or 0
-    words = {ids[0] for ids in theirs.bad_words_ids or []} - {2}  # generate lets eos alone
-    banned = {*(theirs.suppress_tokens or []), *words}
+    ends = theirs.eos_token_id
+    ends = {*ends} if isinstance(ends, list) else {ends}
+    eos_id = read_model(Checkpoint(tmp_path)).config.eos_id
+    assert {eos_id, *ours.other_eos_ids} == ends
+    assert (eos_id, len(ours.other_eos_ids)) == (2 if 2 in ends else 9, len(ends) - 1)
+    words = [ids for ids in theirs.bad_words_ids or [] if len(ids) > 1 or ids[0] not in ends]
+    banned = {*(theirs.suppress_tokens or []), *(ids[0] for ids in words if len(ids) == 1)}
+    of_source = {
+        "encoder_repetition_penalty": theirs.encoder_repetition_penalty or 1,
+        "encoder_no_repeat_ngram_size": theirs.encoder_no_repeat_ngram_size or 0,
+    }
+    if of_source["encoder_no_repeat_ngram_size"] > size:  # longer than any target
+        of_source["encoder_no_repeat_ngram_size"] = 0
     rows = json.loads((tmp_path / "config.json").read_text())["vocab_size"]
     assert ours.decoding == {
         "min_new_tokens": min(max(least - before + 1, 0), ours.max_new_tokens),
@@ -121,9 +139,12 @@ def test_options_are_those_that_hugging_face_loads(
         "early_stopping": theirs.early_stopping is True,
         "no_repeat_ngram_size": repeated if 0 < repeated <= size else 0,
         "repetition_penalty": theirs.repetition_penalty or 1,
-        "suppress_tokens": sorted(i for i in banned if 0 <= i < rows),
+        "suppress_tokens": [
+            *sorted(i for i in banned if 0 <= i < rows),
+            *(ids for ids in words if len(ids) > 1),
+        ],
         "renormalize": bool(theirs.renormalize_logits),
-    }
+    } | {name: value for name, value in of_source.items() if value not in (0, 1)}
 
 
 @pytest.mark.parametrize(
@@ -143,6 +164,13 @@ def test_options_are_those_that_hugging_face_loads(
         ({"eos_token_id": 10**6}, "has eos_token_id 1000000; expected an id below "),
         ({"bad_words_ids": [[10**6]]}, "has bad_words_ids [[1000000]]: the vocabulary has "),
         ({"bad_words_ids": [7]}, "has bad_words_ids [7]: expected lists of ids"),
+        ({"bad_words_ids": [[7], []]}, "has bad_words_ids [[7], []]: expected lists of ids"),
+        ({"bad_words_ids": [[7, -1]]}, "has bad_words_ids [[7, -1]]: expected lists of ids"),
+        ({"bad_words_ids": [[5, 10**6]]}, "has bad_words_ids [[5, 1000000]]: the vocabulary has "),
+        ({"bad_words_ids": [[5] * 65]}, "suppress_tokens is 65 ids in a row; expected 1 to 64"),
+        ({"encoder_repetition_penalty": 0}, "encoder_repetition_penalty is 0; expected 0.01 to "),
+        ({"encoder_no_repeat_ngram_size": "3"}, "encoder_no_repeat_ngram_size '3': expected a "),
+        ({"eos_token_id": [2, 10**6]}, "has eos_token_id [2, 1000000]; expected ids below "),
         ({"suppress_tokens": list(range(10)) * 2 + [1.5]}, "expected a list of ids"),
         ({"early_stopping": "never", "num_beams": 2}, "has early_stopping 'never': expected true"),
         ({"renormalize_logits": "yes"}, "has renormalize_logits 'yes': expected true or false"),
@@ -216,10 +244,10 @@ def test_ids_of_generation_config_come_before_those_of_config_json(folder, tmp_p
     assert usage.source_suffix == [2]  # as the tokenizer ends a source
 
 
-@pytest.mark.parametrize("eos_id", [[2, 7], [], "2", True])
-def test_several_ends_are_refused_by_name(folder, tmp_path, eos_id):
+@pytest.mark.parametrize("eos_id", [[], [2, "7"], [2, -1], [*range(17)], "2", True])
+def test_ends_that_are_no_ids_are_refused_by_name(folder, tmp_path, eos_id):
     copied = shutil.copytree(folder, tmp_path / "copy")
     with_generation(copied, eos_token_id=eos_id)
-    said = f"generation_config.json has eos_token_id {eos_id!r}; expected one id, as a number or a"
+    said = f"generation_config.json has eos_token_id {eos_id!r}; expected "
     with pytest.raises(InputError, match=re.escape(said)):
         read_model(Checkpoint(copied))
