@@ -10,14 +10,15 @@ from tests.model.importers.kinds import LANGUAGES, WRITERS, banned
 from tests.model.importers.served import assert_same_answers, convert, start_of
 from tests.tracing import without_gates
 
-QUICK = {("flan", "bfloat16")}
+QUICK = {("byt5", "bfloat16")}
 CASES = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.long)
     for kind in WRITERS
     for case in ((kind, "bfloat16"), (kind, "float16"))
 ]
 PAIRS = [([20, 7, 9, 300, 41], [17, 5, 90]), ([8] * 11, [33] * 9), ([1200, 6], [400, 12, 13, 9])]
-WIDE = {"flan": {"d_kv": 24}, "t5": {"d_kv": 24}}  # whose square root no type of 16 bits holds
+# A width of heads whose square root no type of 16 bits holds
+WIDE = {kind: {"d_kv": 24} for kind in ("t5", "flan", "byt5")}
 
 
 def write(folder, kind, dtype):
