@@ -39,6 +39,8 @@ from model.importers.proofs.texts import Reader, read_texts
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.proofs.versions import describe_differences
 from model.importers.readme import find_licence
+from model.importers.tokenizers import byt5
+from model.importers.tokenizers.kinds import is_bytes
 from model.importers.tokenizers.marian import read_marian_vocabularies
 from model.importers.usage import read_usage
 from model.importers.vocabularies import Vocabularies, read_vocabularies
@@ -190,7 +192,8 @@ def read_model(checkpoint: Checkpoint, max_length: int | None = None) -> Transfo
     if not is_own:
         check_kind(checkpoint)
     if not is_own and checkpoint.config["model_type"] in t5.KINDS:
-        return read_t5(checkpoint, max_length or t5.LONGEST)
+        longest = byt5.LONGEST if is_bytes(checkpoint) else t5.LONGEST
+        return read_t5(checkpoint, max_length or longest)
     if max_length is not None:
         raise InputError(
             "--max-length is for T5 and its kin, and for files of Marian, which have no limit, but"

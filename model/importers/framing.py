@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from model.importers.checkpoint import Checkpoint
 from model.importers.fields import CONFIG, eos_ids, id_of, start_id
 from model.importers.tokenizers.added_tokens import HIDDEN, STORED, TOKENIZER_CONFIG
-from model.importers.tokenizers.kinds import GENERIC, class_of, is_byte_level, kind_of
+from model.importers.tokenizers.kinds import (
+    GENERIC,
+    PREFIX_SPACE,
+    class_of,
+    is_byte_level,
+    kind_of,
+)
 from model.importers.tokenizers.tokenizer_file import open_whole
 from model.importers.vocabularies import Vocabularies
 from model.network.config import InputError
@@ -14,6 +20,7 @@ from model.usage import Codes, Slot
 SOURCE_SLOT: Slot = "source_language"
 TARGET_SLOT: Slot = "target_language"
 SlottedIds = list[int | Slot]
+BARE = "GPT2Tokenizer"  # begins the names of classes that put nothing around a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,8 @@ def read_frame(checkpoint: Checkpoint, vocabularies: Vocabularies) -> Frame:
     target: SlottedIds = [TARGET_SLOT] if languages and kind in ("marian", "t5") else []
     if frame := deciding_frame(checkpoint, languages):
         return Frame([*target, *frame.prefix], frame.suffix)
+    if class_of(checkpoint).startswith(BARE):
+        return Frame(target, [])
     eos = id_of_role(checkpoint, vocabularies, "eos_token", "</s>")
     options = checkpoint.optional_json(TOKENIZER_CONFIG)
     match kind:
@@ -45,7 +54,8 @@ def read_frame(checkpoint: Checkpoint, vocabularies: Vocabularies) -> Frame:
             return Frame([SOURCE_SLOT], [eos])
         case "bart":
             return Frame([id_of(checkpoint, CONFIG, "bos_token_id")], [eos])
-        case "t5" if is_byte_level(checkpoint):  # CodeT5 has the tokenizer of RoBERTa
+        case "t5" if is_byte_level(checkpoint) or class_of(checkpoint).startswith(PREFIX_SPACE):
+            # CodeT5 has the tokenizer of RoBERTa
             return Frame(
                 [id_of_role(checkpoint, vocabularies, "cls_token", "<s>")],
                 [id_of_role(checkpoint, vocabularies, "sep_token", "</s>")],

@@ -13,6 +13,7 @@ from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer
 from model.importers.checkpoint import MARIAN, OWN, Checkpoint
 from model.importers.fields import number
 from model.importers.networks.marian_options import read_options
+from model.importers.tokenizers import byt5
 from model.importers.tokenizers.added_tokens import STORED, TOKENIZER_CONFIG, Lexicon, extend
 from model.importers.tokenizers.byte_level import convert_byte_level
 from model.importers.tokenizers.compare import Encode, sentencepiece_encoder
@@ -21,6 +22,7 @@ from model.importers.tokenizers.kinds import (
     adds_prefix_space,
     class_of,
     is_byte_level,
+    is_bytes,
     kind_of,
     need,
     uses_tokenizer_json,
@@ -63,12 +65,12 @@ LISTS = {  # languages that no file lists, by `language_codes` of tokenizer_conf
 @dataclass(frozen=True, slots=True)
 class Side:
     """The tokenizer of one side, and its original if they can be compared: a sentencepiece model,
-    whose pieces have the ids of `names`, or one of the tokenizers library. `typed` are the tokens
-    besides the original's own that texts may hold.
+    whose pieces have the ids of `names`, a tokenizer of the tokenizers library, or the definition
+    of the ids. `typed` are the tokens besides the original's own that texts may hold.
     """
 
     converted: Converted
-    original: PieceFile | Tokenizer | ByteLevelBPETokenizer | None = None
+    original: PieceFile | Tokenizer | ByteLevelBPETokenizer | Encode | None = None
     names: list[str] = field(default_factory=list[str])
     typed: list[AddedToken] = field(default_factory=list[AddedToken])
 
@@ -110,6 +112,11 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
         return Vocabularies(Side(source), Side(target))
     if checkpoint.is_marian:
         return read_marian_files(checkpoint)
+    return read_bytes(checkpoint) if is_bytes(checkpoint) else read_files(checkpoint)
+
+
+def read_files(checkpoint: Checkpoint) -> Vocabularies:
+    """Return the tokenizers of files of Hugging Face's kinds of checkpoints."""
     kind = kind_of(checkpoint)
     if uses_tokenizer_json(checkpoint, kind):
         return read_stored(checkpoint, kind)
@@ -198,6 +205,15 @@ def read_byte_level(checkpoint: Checkpoint) -> Vocabularies:
     )
     original = ByteLevelBPETokenizer(str(vocabulary), str(merges), prefix_space)
     side = Side(converted, original, lexicon.names, lexicon.typed_tokens)
+    return Vocabularies(side, side)
+
+
+def read_bytes(checkpoint: Checkpoint) -> Vocabularies:
+    """Return the tokenizer of ByT5, for which files hold at most added tokens."""
+    rows = rows_of(checkpoint)
+    lexicon = extend(checkpoint, byt5.names_of_ids(rows), rows)
+    converted = byt5.convert_bytes(lexicon)
+    side = Side(converted, byt5.encode_bytes, lexicon.names, lexicon.typed_tokens)
     return Vocabularies(side, side)
 
 

@@ -17,7 +17,7 @@ from model.importers.tokenizers.compare import (
     sentencepiece_encoder,
     with_typed,
 )
-from model.importers.tokenizers.kinds import class_of, is_byte_level, kind_of
+from model.importers.tokenizers.kinds import BYTES, class_of, is_byte_level, is_bytes, kind_of
 from model.importers.tokenizers.piece_file import PieceFile
 from model.importers.tokenizers.probes import probes
 from model.importers.tokenizers.tokenizer_file import encode_with, open_whole
@@ -39,14 +39,13 @@ def prove_pieces(vocabularies: Vocabularies) -> list[Proof]:
         if side.original is None:
             proofs.append(Proof(f"{name} tokenizer", "-", "there is no reference tokenizer", None))
             continue
-        library, encode = reference_of(side)
+        reference, encode = reference_of(side)
         texts = [*probes(), *typed_texts(side)]
         different = compare_pieces(side.converted, encode, texts)
         example = f", such as {different[0][:40]!r}" if different else ""
         result = f"{len(different)} of {len(texts)} texts have other ids{example}"
         if isinstance(side.original, PieceFile) and side.converted.dropped:
             result += f"; {side.converted.dropped} pieces of {side.original.path.name} have no id"
-        reference = f"{library} {version(library)}"
         proofs.append(Proof(f"{name} tokenizer", reference, result, not different))
     return proofs
 
@@ -58,23 +57,29 @@ def typed_texts(side: Side) -> Iterator[str]:
 
 
 def reference_of(side: Side) -> tuple[str, Encode]:
-    """Return the package that reads the original of a tokenizer, and its encoding of texts.
+    """Return the package that reads the original of a tokenizer with its version, or the name of
+    the ids' definition, and its encoding of texts.
 
     The encoding returns None for texts with tokens that only one of the two finds in typed text.
     """
     names = {name: i for i, name in enumerate(side.names)}
+    hidden: list[str] = []
     if isinstance(side.original, PieceFile):
         package, encode = "sentencepiece", sentencepiece_encoder(side.original, side.names)
         encode = with_typed(encode, side.typed, names)
         hidden = [name for name in side.original.user_defined if side.hides(name)]
     elif isinstance(side.original, ByteLevelBPETokenizer):
         package, encode = "tokenizers", with_typed(encode_with(side.original), side.typed, names)
-        hidden = []
-    else:
-        assert side.original is not None
+    elif isinstance(side.original, Tokenizer):
         package, encode = "tokenizers", encode_with(side.original)
         hidden = [name for name in side.original.get_vocab() if side.hides(name)]
-    return package, lambda text: None if any(token in text for token in hidden) else encode(text)
+    else:
+        assert side.original is not None
+        return "UTF-8", with_typed(side.original, side.typed, names)
+    return (
+        f"{package} {version(package)}",
+        lambda text: None if any(token in text for token in hidden) else encode(text),
+    )
 
 
 def prove_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, usage: Usage) -> Proof:
@@ -154,6 +159,8 @@ def open_theirs(transformers: Any, checkpoint: Checkpoint, languages: Codes) -> 
             name = "M2M100Tokenizer"
         case "mbart":
             name = "MBart50Tokenizer" if is_mbart_50(checkpoint, languages) else "MBartTokenizer"
+        case "t5" if is_bytes(checkpoint):
+            name = BYTES
         case "t5" if not (class_of(checkpoint) or is_byte_level(checkpoint)):
             name = "T5Tokenizer"  # AutoTokenizer knows none for UMT5
         case _:

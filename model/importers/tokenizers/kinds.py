@@ -18,6 +18,7 @@ FILES = {  # of a tokenizer, by its kind
 }
 STORABLE = FILES.keys() - {"marian", "m2m_100"}  # kinds that tokenizer.json stands for
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read STORED alone
+BYTES = "ByT5Tokenizer"
 PREFIX_SPACE = ("Bart", "Roberta")  # classes that set this flag, whatever STORED has
 
 
@@ -37,6 +38,8 @@ def need(checkpoint: Checkpoint, kind: str) -> list[Path]:
     paths = [checkpoint.folder / name for name in names]
     if missing := [path.name for path in paths if not path.is_file()]:
         stead = f", or {STORED} in their place" if kind in STORABLE else ""
+        if kind == "t5":
+            stead += f'; if it is a ByT5, write "tokenizer_class": "{BYTES}" into its config.json'
         raise InputError(
             f"{checkpoint.folder} has no {' and no '.join(missing)}: a checkpoint of kind"
             f" {checkpoint.config['model_type']} has {', '.join(names)} next to its weights{stead}"
@@ -58,6 +61,11 @@ def is_byte_level(checkpoint: Checkpoint) -> bool:
     spiece, *others = (*FILES["t5"], *FILES["bart"])
     there = all((checkpoint.folder / name).is_file() for name in others)
     return there and not (checkpoint.folder / spiece).is_file()
+
+
+def is_bytes(checkpoint: Checkpoint) -> bool:
+    """Return whether a T5 reads bytes, as ByT5, which has no file of a tokenizer."""
+    return kind_of(checkpoint) == "t5" and class_of(checkpoint) == BYTES
 
 
 def class_of(checkpoint: Checkpoint) -> str:

@@ -94,7 +94,8 @@ def let_texts_end(model):
     random = torch.Generator().manual_seed(0)
     projection, read = model.get_output_embeddings(), []
     hook = projection.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-    source, target = (torch.randint(5, 1300, (16, 20), generator=random) for _ in range(2))
+    top = min(1300, model.config.vocab_size)
+    source, target = (torch.randint(5, top, (16, 20), generator=random) for _ in range(2))
     model(input_ids=source, decoder_input_ids=target)
     hook.remove()
     states = read[0].flatten(0, 1)  # (N, M)

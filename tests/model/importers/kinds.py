@@ -13,6 +13,8 @@ from tests.model.importers.checkpoints import (
     write_pegasus,
 )
 from tests.model.importers.t5_checkpoints import (
+    write_byt5,
+    write_codet5,
     write_flan,
     write_madlad,
     write_mt5,
@@ -34,8 +36,10 @@ WRITERS = {
     "mt5": write_mt5,
     "umt5": write_umt5,
     "madlad": write_madlad,
+    "byt5": write_byt5,
+    "codet5": write_codet5,
 }
-T5 = ("t5", "flan", "mt5", "umt5", "madlad")
+T5 = ("t5", "flan", "mt5", "umt5", "madlad", "byt5", "codet5")
 LANGUAGES = {
     "nllb": {"source_language": "eng_Latn", "target_language": "fra_Latn"},
     "m2m100": {"source_language": "en", "target_language": "fr"},

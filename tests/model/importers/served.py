@@ -68,15 +68,15 @@ def reference(theirs, source, start, target):
     return found.logits[0, first:], weights
 
 
-def assert_same_answers(client, theirs, pairs, bundle, languages, banned=()):
+def assert_same_answers(client, theirs, pairs, bundle, languages, banned=(), **fields):
     """Compare the log-prob of every token and every weight of pairs of ids. Tokens in `banned` are
-    never generated, and the others share their probability."""
+    never generated, and the others share their probability. `fields` are sent as well."""
     start = start_of(bundle, languages)
     theirs.set_attn_implementation("eager")  # the only one that gives weights
     sources, targets = map(list, zip(*pairs, strict=True))
     read = json.loads((bundle / "bundle.json").read_text())["decoder_start"]
     sent = {slot: code for slot, code in languages.items() if slot in read}  # ids hold the others
-    body = {"source": sources, "target": targets, **sent}
+    body = {"source": sources, "target": targets, **sent, **fields}
     scored = post(client, "/v1/score", **body)
     shown = post(client, "/v1/attention", **body, attention={"kinds": list(KINDS)})
     for source, target, score, attention in zip(sources, targets, scored, shown, strict=True):

@@ -1,5 +1,6 @@
 """Checkpoints are converted, served, and answer as Hugging Face's own classes do."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -16,13 +17,30 @@ from model.importers.tokenizers.probes import probes
 from model.network.config import InputError
 from tests.conftest import opened, serving
 from tests.model.importers import checkpoints
-from tests.model.importers.kinds import LANGUAGES, WRITERS, banned
+from tests.model.importers.kinds import LANGUAGES, T5, WRITERS, banned
 from tests.model.importers.served import assert_same_answers, convert, post, refusal, run, start_of
 from tests.tracing import without_gates
 
 QUICK = ("marian", "nllb")
 KINDS = [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.long) for kind in WRITERS]
 TEXTS = probes()[:40]
+OFF = (  # heads, and where they are
+    (1, {"kind": "encoder", "layer": 0}),
+    (0, {"kind": "decoder", "layer": 1}),
+    (1, {"kind": "cross", "layer": 1}),
+)
+HEADS = {  # the output projections of these three
+    "bart": (
+        "model.encoder.layers.0.self_attn.out_proj",
+        "model.decoder.layers.1.self_attn.out_proj",
+        "model.decoder.layers.1.encoder_attn.out_proj",
+    ),
+    "t5": (
+        "encoder.block.0.layer.0.SelfAttention.o",
+        "decoder.block.1.layer.0.SelfAttention.o",
+        "decoder.block.1.layer.1.EncDecAttention.o",
+    ),
+}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -80,6 +98,21 @@ def test_log_probs_and_attention_are_those_of_hugging_face(converted, served):
     targets = post(served, "/v1/tokenize", text=TEXTS[10:20], side="target")
     pairs = [(s["token_ids"], t["token_ids"]) for s, t in zip(sources, targets, strict=True)]
     assert_same_answers(served, theirs, pairs, bundle, languages, banned(kind, theirs))
+
+
+@torch.no_grad()
+def test_ablated_heads_are_those_of_hugging_face_without_their_slices(converted, served):
+    kind, _, bundle, theirs = converted
+    if kind == "nllb":
+        pytest.skip("exported without gated graphs, unlike m2m100, which is of the same class")
+    languages = LANGUAGES.get(kind, {})
+    pair = [each["token_ids"] for each in post(served, "/v1/tokenize", text=TEXTS[:2], **languages)]
+    cut, places = copy.deepcopy(theirs), HEADS["t5" if kind in T5 else "bart"]
+    for place, (head, _) in zip(places, OFF, strict=True):
+        weight = cut.get_submodule(place).weight.unflatten(1, (2, -1))
+        weight[:, head] = 0
+    ablate = [{**where, "heads": [head]} for head, where in OFF]
+    assert_same_answers(served, cut, [pair], bundle, languages, banned(kind, theirs), ablate=ablate)
 
 
 def test_the_bundle_says_what_was_proved_and_where_it_comes_from(converted):

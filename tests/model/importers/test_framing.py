@@ -89,12 +89,25 @@ def test_the_post_processor_of_a_file_that_stands_alone_decides(tmp_path, kind, 
     assert prove_ends(checkpoint, vocabularies, usage).holds
 
 
+@pytest.mark.parametrize("named", ["RobertaTokenizer", "RobertaTokenizerFast", "GPT2Tokenizer"])
+@pytest.mark.parametrize("processor", ["none", "bytes"])
+def test_a_class_puts_its_ids_where_tokenizer_json_has_none(tmp_path, named, processor):
+    write_bytes(tmp_path, "t5", PROCESSORS[processor])
+    change(tmp_path, "tokenizer_config.json", tokenizer_class=named)
+    checkpoint, vocabularies, usage = read(tmp_path)
+    ids = vocabularies.source.tokenizer.encode("add(a, b)", add_special_tokens=False).ids
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)("add(a, b)").input_ids
+    assert [*usage.source_prefix, *ids, *usage.source_suffix] == theirs
+    assert prove_ends(checkpoint, vocabularies, usage).holds
+
+
+@pytest.mark.parametrize("named", ["RobertaTokenizer", "GPT2Tokenizer"])  # CodeT5 and FRED-T5
 @pytest.mark.parametrize("added", [False, True])
-def test_codet5_has_the_files_and_the_ids_of_roberta(tmp_path, added):
+def test_a_t5_may_have_the_files_and_the_ids_of_another_class(tmp_path, named, added):
     library = write_bytes(tmp_path, "t5", None)
     library.model.save(str(tmp_path))  # vocab.json and merges.txt
     (tmp_path / "tokenizer.json").unlink()
-    change(tmp_path, "tokenizer_config.json", tokenizer_class="RobertaTokenizer")
+    change(tmp_path, "tokenizer_config.json", tokenizer_class=named)
     if added:
         change(tmp_path, "added_tokens.json", **{"<extra_id_0>": 299, "<sep>": 298})
         change(tmp_path, "config.json", vocab_size=300)

@@ -27,6 +27,8 @@ SETTINGS = [  # where early_stopping is absent, it is false
     ("pegasus", {"early_stopping": False}),
     ("flan", {"early_stopping": True}),  # a repetition penalty and other rules
     ("madlad", {"length_penalty": 2.0}),
+    ("byt5", {"early_stopping": True}),
+    ("codet5", {"length_penalty": 0.8, "no_repeat_ngram_size": 3}),
 ]
 
 

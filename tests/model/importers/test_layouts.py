@@ -19,6 +19,12 @@ NAMES = {
 }
 CROSS = "decoder.block.{}.layer.1.EncDecAttention.relative_attention_bias.weight"
 
+OF_TRANSFORMERS_2 = (
+    *("d_ff", "d_kv", "d_model", "num_heads", "num_layers", "vocab_size", "dropout_rate"),
+    *("decoder_start_token_id", "eos_token_id", "pad_token_id", "initializer_factor"),
+    *("is_encoder_decoder", "layer_norm_epsilon", "model_type", "relative_attention_num_buckets"),
+)
+
 
 def write(model, folder, change):
     """Save a model, after `change` of its tensors by name and of its configuration."""
@@ -118,6 +124,20 @@ def test_a_model_is_the_same_in_every_layout(tmp_path, family, change, tied):
     ours = read(tmp_path)
     assert ours.config.tied is tied
     assert_same_numbers(ours, theirs, *LENGTHS)
+
+
+def test_a_t5_of_transformers_2_is_read(tmp_path):
+    """Its class had another name then, and its configuration had fewer keys."""
+
+    def as_then(tensors, config):
+        kept = {key: value for key, value in config.items() if key in OF_TRANSFORMERS_2}
+        config.clear()
+        config.update(kept, architectures=["T5WithLMHeadModel"], n_positions=512, output_past=True)
+
+    then = {"feed_forward_proj": "relu", "relative_attention_max_distance": 128}
+    theirs = random_model("t5", 1, num_layers=2, num_decoder_layers=2, **then)
+    write(theirs, tmp_path, as_then)
+    assert_same_numbers(read(tmp_path), theirs, *LENGTHS)
 
 
 @pytest.mark.parametrize("family", ["bart", "mbart", "marian", "m2m_100", "t5", "mt5", "umt5"])
