@@ -43,6 +43,8 @@ def read_frame(checkpoint: Checkpoint, vocabularies: Vocabularies) -> Frame:
             return Frame([], [eos, SOURCE_SLOT])
         case "nllb" | "m2m_100" | "mbart":
             return Frame([SOURCE_SLOT], [eos])
+        case "small100":
+            return Frame([TARGET_SLOT], [eos])
         case "bart":
             return Frame([id_of(checkpoint, CONFIG, "bos_token_id")], [eos])
         case "t5" if is_byte_level(checkpoint):  # CodeT5 has the tokenizer of RoBERTa
@@ -75,7 +77,7 @@ def deciding_frame(checkpoint: Checkpoint, languages: Codes) -> Frame | None:
     """
     kind, generic = kind_of(checkpoint), class_of(checkpoint) in GENERIC
     several = kind in ("nllb", "m2m_100", "mbart")
-    if kind == "marian" or (several and not generic):
+    if kind in ("marian", "small100") or (several and not generic):
         return None
     frame = stored_frame(checkpoint, languages)
     if frame is None or (several and not frame.has_language):

@@ -46,6 +46,7 @@ CODE = {  # how a language token is written
     "nllb": re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"),
     "mbart": re.compile(r"([a-z]{2,3}_[A-Z]{2})"),
     "m2m_100": re.compile(r"__([a-z]{2,3})__"),
+    "small100": re.compile(r"__([a-z]{2,3})__"),
     "marian": re.compile(r">>(.+)<<"),
     "t5": re.compile(r"<2(.+)>"),
 }
@@ -243,8 +244,8 @@ def prefix_ids(encode: Encode, name: str) -> list[int]:
 
 
 def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
-    """Read mBART, mBART-50, M2M100 or NLLB: pieces, and language tokens after them."""
-    if kind == "m2m_100":
+    """Read mBART, mBART-50, M2M100, SMaLL-100 or NLLB: pieces, and language tokens after them."""
+    if kind in ("m2m_100", "small100"):
         path, vocabulary = need(checkpoint, kind)
         names = read_vocabulary(vocabulary)
     else:
@@ -252,8 +253,9 @@ def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
         names = FAIRSEQ + read_pieces(path).names[OWN_SPECIALS:]
     code, rows = CODE[kind], rows_of(checkpoint)
     lexicon = extend(checkpoint, names, rows, code)
-    if kind == "m2m_100" and not languages_of(lexicon.names, code):
-        listed = checkpoint.optional_json(TOKENIZER_CONFIG).get("language_codes")
+    if kind in ("m2m_100", "small100") and not languages_of(lexicon.names, code):
+        default = "m2m100" if kind == "small100" else ""
+        listed = checkpoint.optional_json(TOKENIZER_CONFIG).get("language_codes", default)
         implied = [f"__{each}__" for each in LISTS.get(str(listed), "").split()]
         lexicon = extend(checkpoint, names, rows, code, implied)
     found = languages_of(lexicon.names, code)

@@ -205,6 +205,13 @@ def write_m2m100(folder, seed=0, languages=("en", "fr"), **changes):
     )
 
 
+def write_small100(folder, seed=0, languages=("en", "fr"), **changes):
+    """SMaLL-100: M2M100's files and network, marked by the class of its tokenizer."""
+    theirs = write_m2m100(folder, seed, languages, **changes)
+    change(folder, "tokenizer_config.json", tokenizer_class="SMALL100Tokenizer")
+    return theirs
+
+
 def write_mbart(folder, seed=0, languages=("en_XX", "fr_XX"), **changes):
     """mBART-25: the language ends the source, and is the first id that the decoder reads."""
     pieces = train_pieces("unigram")

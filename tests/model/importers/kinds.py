@@ -11,6 +11,7 @@ from tests.model.importers.checkpoints import (
     write_mbart50,
     write_nllb,
     write_pegasus,
+    write_small100,
 )
 from tests.model.importers.t5_checkpoints import (
     write_flan,
@@ -25,6 +26,7 @@ WRITERS = {
     "marian2": write_marian_of_two_vocabularies,
     "nllb": write_nllb,
     "m2m100": write_m2m100,
+    "small100": write_small100,
     "mbart": write_mbart,
     "mbart50": write_mbart50,
     "bart": write_bart,
@@ -39,6 +41,7 @@ T5 = ("t5", "flan", "mt5", "umt5", "madlad")
 LANGUAGES = {
     "nllb": {"source_language": "eng_Latn", "target_language": "fra_Latn"},
     "m2m100": {"source_language": "en", "target_language": "fr"},
+    "small100": {"target_language": "fr"},
     "mbart": {"source_language": "en_XX", "target_language": "fr_XX"},
     "mbart50": {"source_language": "en_XX", "target_language": "fr_XX"},
     "madlad": {"target_language": "fr"},

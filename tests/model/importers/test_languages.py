@@ -52,6 +52,24 @@ def test_a_source_and_a_target_have_the_ids_of_hugging_face(tmp_path, kind):
         assert start[0] == theirs.eos_token_id
 
 
+@pytest.mark.parametrize("listed", [True, False])  # by a file, or by the class alone
+def test_a_small100_source_begins_with_its_target_language(tmp_path, listed):
+    """As M2M100's begins with its source language; the decoder begins with </s> alone."""
+    languages = every_language("m2m100")
+    WRITERS["small100"](tmp_path, languages=languages)
+    if not listed:
+        (tmp_path / "special_tokens_map.json").unlink()
+    usage, ids = read(tmp_path)
+    files = (str(tmp_path / name) for name in ("vocab.json", "sentencepiece.bpe.model"))
+    theirs = transformers.M2M100Tokenizer(*files, language_codes="m2m100")
+    assert (usage.source_languages, usage.decoder_start) == ({}, [theirs.eos_token_id])
+    assert [*usage.target_languages] == [*languages]
+    for code, language in usage.target_languages.items():
+        theirs.src_lang = code
+        prefix = fill(usage.source_prefix, {TARGET: language})
+        assert [*prefix, *ids, *usage.source_suffix] == theirs(TEXT).input_ids
+
+
 def test_lists_of_languages_are_those_of_hugging_face():
     expected = m2m_100.FAIRSEQ_LANGUAGE_CODES
     assert {name: codes.split() for name, codes in LISTS.items()} == expected
@@ -101,7 +119,7 @@ def test_a_madlad_source_begins_with_its_target_language(tmp_path):
     assert usage.decoder_start == [3]  # its own, not padding
 
 
-@pytest.mark.parametrize("kind", ["marian", "nllb", "m2m100", "mbart", "mbart50", "madlad"])
+@pytest.mark.parametrize("kind", ["marian", "nllb", "small100", "mbart", "mbart50", "madlad"])
 def test_a_typed_language_token_is_text(tmp_path, kind):
     languages = {"languages": ("fra", "deu")} if kind == "marian" else {}
     WRITERS[kind](tmp_path, **languages)
