@@ -45,6 +45,7 @@ PEGASUS_OFFSET = 103
 CODE = {  # how a language token is written
     "nllb": re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"),
     "mbart": re.compile(r"([a-z]{2,3}_[A-Z]{2})"),
+    "plbart": re.compile("__(java|python|en_XX|javascript|php|ruby|go)__"),
     "m2m_100": re.compile(r"__([a-z]{2,3})__"),
     "small100": re.compile(r"__([a-z]{2,3})__"),
     "marian": re.compile(r">>(.+)<<"),
@@ -58,6 +59,10 @@ LISTS = {  # languages that no file lists, by `language_codes` of tokenizer_conf
         " tl tn tr uk ur uz vi wo xh yi yo zh zu"
     ),
     "wmt21": "en ha is ja cs ru zh de",
+}
+PLBART_LISTS = {  # which its tokenizer has whatever files list
+    "base": "java python en_XX",
+    "multi": "java python en_XX javascript php ruby go",
 }
 
 
@@ -244,7 +249,8 @@ def prefix_ids(encode: Encode, name: str) -> list[int]:
 
 
 def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
-    """Read mBART, mBART-50, M2M100, SMaLL-100 or NLLB: pieces, and language tokens after them."""
+    """Read mBART, mBART-50, PLBart, M2M100, SMaLL-100 or NLLB: pieces, and language tokens after
+    them."""
     if kind in ("m2m_100", "small100"):
         path, vocabulary = need(checkpoint, kind)
         names = read_vocabulary(vocabulary)
@@ -252,7 +258,8 @@ def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
         (path,) = need(checkpoint, kind)
         names = FAIRSEQ + read_pieces(path).names[OWN_SPECIALS:]
     code, rows = CODE[kind], rows_of(checkpoint)
-    lexicon = extend(checkpoint, names, rows, code)
+    implied = plbart_tokens(checkpoint) if kind == "plbart" else []
+    lexicon = extend(checkpoint, names, rows, code, implied)
     if kind in ("m2m_100", "small100") and not languages_of(lexicon.names, code):
         default = "m2m100" if kind == "small100" else ""
         listed = checkpoint.optional_json(TOKENIZER_CONFIG).get("language_codes", default)
@@ -264,6 +271,19 @@ def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
     special = [name for name in (*FAIRSEQ[:3], "<mask>") if name in lexicon.names[: lexicon.size]]
     side = side_of(path, lexicon, special)
     return Vocabularies(side, side, languages)
+
+
+def plbart_tokens(checkpoint: Checkpoint) -> list[str]:
+    """Return the tokens that follow PLBart's pieces. Raise InputError if it has another list of
+    languages."""
+    listed = checkpoint.optional_json(TOKENIZER_CONFIG).get("language_codes") or "base"
+    if listed not in PLBART_LISTS:
+        raise InputError(
+            f"{checkpoint.folder / TOKENIZER_CONFIG} has language_codes {listed!r}; expected"
+            f" {' or '.join(PLBART_LISTS)}"
+        )
+    mask = ["<mask>"] if listed == "base" else []
+    return [f"__{each}__" for each in PLBART_LISTS[listed].split()] + mask
 
 
 def rows_of(checkpoint: Checkpoint) -> int:

@@ -1,4 +1,5 @@
-"""BART, mBART, Marian (OPUS-MT), M2M100, NLLB and Pegasus: one network with small differences."""
+"""BART, mBART, PLBart, Marian (OPUS-MT), M2M100, NLLB and Pegasus: one network with small
+differences."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -60,6 +61,7 @@ class Variant:
 KINDS = {
     "bart": Variant(norm_first=False, embedding_norm=True, table=Table.stored),
     "mbart": Variant(norm_first=True, embedding_norm=True, table=Table.stored),
+    "plbart": Variant(norm_first=False, embedding_norm=True, table=Table.stored, scaled=True),
     "marian": Variant(norm_first=False, embedding_norm=False, table=Table.marian),
     "pegasus": Variant(norm_first=True, embedding_norm=False, table=Table.marian),
     "m2m_100": Variant(

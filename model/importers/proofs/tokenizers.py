@@ -159,6 +159,8 @@ def open_theirs(transformers: Any, checkpoint: Checkpoint, languages: Codes) -> 
             name = "NllbTokenizer"
         case "m2m_100" | "small100":
             name = "M2M100Tokenizer"
+        case "plbart":
+            name = "PLBartTokenizer"
         case "mbart":
             name = "MBart50Tokenizer" if is_mbart_50(checkpoint, languages) else "MBartTokenizer"
         case "t5" if not (class_of(checkpoint) or is_byte_level(checkpoint)):

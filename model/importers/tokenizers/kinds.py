@@ -19,8 +19,14 @@ FILES = {  # of a tokenizer, by its kind
     "small100": (SENTENCEPIECE, "vocab.json"),
     "nllb": (SENTENCEPIECE,),
     "mbart": (SENTENCEPIECE,),
+    "plbart": (SENTENCEPIECE,),
 }
-STORABLE = FILES.keys() - {"marian", "m2m_100", "small100"}  # kinds that tokenizer.json stands for
+STORABLE = FILES.keys() - {
+    "marian",
+    "m2m_100",
+    "small100",
+    "plbart",
+}  # kinds that tokenizer.json stands for
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read STORED alone
 PREFIX_SPACE = ("Bart", "Roberta")  # classes that set this flag, whatever STORED has
 SMALL_100 = "SMALL100Tokenizer"  # in a file of its own, tokenization_small100.py

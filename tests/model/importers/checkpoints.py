@@ -240,6 +240,24 @@ def write_mbart50(folder, seed=0, languages=("en_XX", "fr_XX"), **changes):
     return theirs
 
 
+def write_plbart(folder, seed=0, **changes):
+    """PLBart: the source's language ends a source, and that of the target is the first id that the
+    decoder reads. No file names the start, nor the languages, which the tokenizer's class lists."""
+    pieces = train_pieces("bpe")
+    names = ["<s>", "<pad>", "</s>", "<unk>", *names_of(pieces)[3:]]
+    changes = {"extra_rows": 4} | changes
+    config = transformers.PLBartConfig(**fields(names, changes))
+    generation = {"num_beams": 3, "max_length": 24, "pad_token_id": 1, "eos_token_id": 2}
+    return save(
+        transformers.PLBartForConditionalGeneration(config),
+        folder,
+        generation,
+        seed,
+        sentencepiece__bpe__model=pieces,
+        tokenizer_config__json={"tokenizer_class": "PLBartTokenizer", "language_codes": "base"},
+    )
+
+
 def write_bart(folder, seed=0, **changes):
     """BART: byte-level BPE, and a forced bos as of summaries."""
     tokenizer = tokenizers.ByteLevelBPETokenizer(add_prefix_space=False)

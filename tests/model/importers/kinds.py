@@ -11,6 +11,7 @@ from tests.model.importers.checkpoints import (
     write_mbart50,
     write_nllb,
     write_pegasus,
+    write_plbart,
     write_small100,
 )
 from tests.model.importers.t5_checkpoints import (
@@ -29,6 +30,7 @@ WRITERS = {
     "small100": write_small100,
     "mbart": write_mbart,
     "mbart50": write_mbart50,
+    "plbart": write_plbart,
     "bart": write_bart,
     "pegasus": write_pegasus,
     "t5": write_t5,
@@ -44,6 +46,7 @@ LANGUAGES = {
     "small100": {"target_language": "fr"},
     "mbart": {"source_language": "en_XX", "target_language": "fr_XX"},
     "mbart50": {"source_language": "en_XX", "target_language": "fr_XX"},
+    "plbart": {"source_language": "python", "target_language": "en_XX"},
     "madlad": {"target_language": "fr"},
 }
 
