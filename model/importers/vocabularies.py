@@ -116,7 +116,7 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
     match kind:
         case "marian":
             return read_marian(checkpoint)
-        case "bart" | "t5" if kind == "bart" or is_byte_level(checkpoint):
+        case "bart" | "blenderbot" | "t5" if kind != "t5" or is_byte_level(checkpoint):
             return read_byte_level(checkpoint)
         case "pegasus":
             return read_pegasus(checkpoint)

@@ -88,6 +88,9 @@ def prove_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, usage: Usage)
         library = open_whole(checkpoint.folder / STORED)
         reference = f"tokenizers {version('tokenizers')}"
         return compare_ends(Library(library), vocabularies, usage, reference)
+    if kind_of(checkpoint) == "blenderbot":
+        said = "transformers 5 leaves </s> out where tokenizer.json does not give it, 4 does not"
+        return Proof(AROUND, "-", said, None)
     try:
         import transformers
     except ImportError:

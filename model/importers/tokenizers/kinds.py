@@ -13,6 +13,7 @@ SENTENCEPIECE = "sentencepiece.bpe.model"
 FILES = {  # of a tokenizer, by its kind
     "marian": ("source.spm", "target.spm", "vocab.json"),
     "bart": ("vocab.json", "merges.txt"),
+    "blenderbot": ("vocab.json", "merges.txt"),
     "pegasus": ("spiece.model",),
     "t5": ("spiece.model",),
     "m2m_100": (SENTENCEPIECE, "vocab.json"),
@@ -28,7 +29,7 @@ STORABLE = FILES.keys() - {
     "plbart",
 }  # kinds that tokenizer.json stands for
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read STORED alone
-PREFIX_SPACE = ("Bart", "Roberta")  # classes that set this flag, whatever STORED has
+PREFIX_SPACE = ("Bart", "Roberta", "Blenderbot")  # classes that set this flag, whatever STORED has
 SMALL_100 = "SMALL100Tokenizer"  # in a file of its own, tokenization_small100.py
 SMALL_100_NAME = re.compile(r"small[-_]?100(?!\d)", re.IGNORECASE)
 
@@ -94,4 +95,5 @@ def class_of(checkpoint: Checkpoint) -> str:
 
 
 def adds_prefix_space(checkpoint: Checkpoint) -> bool:
-    return bool(checkpoint.optional_json(TOKENIZER_CONFIG).get("add_prefix_space"))
+    value = checkpoint.optional_json(TOKENIZER_CONFIG).get("add_prefix_space")
+    return kind_of(checkpoint) == "blenderbot" if value is None else bool(value)

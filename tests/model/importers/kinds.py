@@ -4,6 +4,7 @@ from importlib import import_module
 
 from tests.model.importers.checkpoints import (
     write_bart,
+    write_blenderbot,
     write_m2m100,
     write_marian,
     write_marian_of_two_vocabularies,
@@ -32,6 +33,7 @@ WRITERS = {
     "mbart50": write_mbart50,
     "plbart": write_plbart,
     "bart": write_bart,
+    "blenderbot": write_blenderbot,
     "pegasus": write_pegasus,
     "t5": write_t5,
     "flan": write_flan,
