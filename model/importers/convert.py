@@ -14,10 +14,10 @@ from model.export.checks.samples import IdPairs, decode
 from model.export.files.manifest import Card, Precision, check_examples
 from model.export.files.weights import WeightType, fp32_products, release_weights
 from model.importers.card import hash_files, write_card
-from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.checkpoint import GENERATION, OWN, Checkpoint
 from model.importers.decoding import Generation
 from model.importers.description import read_description
-from model.importers.fields import architectures
+from model.importers.fields import architectures, number
 from model.importers.folders import check_folder, name_of
 from model.importers.networks import bart, marian, t5
 from model.importers.networks.bart import read_bart
@@ -40,7 +40,7 @@ from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.proofs.versions import describe_differences
 from model.importers.readme import find_licence
 from model.importers.tokenizers import byt5
-from model.importers.tokenizers.kinds import is_bytes
+from model.importers.tokenizers.kinds import SMALL_100, is_bytes, kind_of
 from model.importers.tokenizers.marian import read_marian_vocabularies
 from model.importers.usage import read_usage
 from model.importers.vocabularies import Vocabularies, read_vocabularies
@@ -48,6 +48,7 @@ from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from model.usage import Usage
 
+SMALL_100_LAYERS = (12, 3)  # of encoder and decoder
 PROVED = 32  # texts that the graphs are compared on
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onnxruntime")
 
@@ -207,6 +208,8 @@ def check_kind(checkpoint: Checkpoint) -> None:
     """Raise InputError naming the known kinds if the checkpoint is of another one."""
     kind, known = checkpoint.config.get("model_type"), (*bart.KINDS, *t5.KINDS)
     if kind in known:
+        if kind_of(checkpoint) == "m2m_100":
+            check_m2m_100(checkpoint)
         return
     named = architectures(checkpoint)
     decoder_only = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in named)
@@ -215,6 +218,19 @@ def check_kind(checkpoint: Checkpoint) -> None:
         f"{checkpoint.folder}: config.json has model_type {kind!r}: Heed knows"
         f" {', '.join(known)}{advice}"
     )
+
+
+def check_m2m_100(checkpoint: Checkpoint) -> None:
+    """Raise InputError if an M2M100 may be SMaLL-100, which nothing marks: its texts have other
+    languages around them, so it would translate wrongly."""
+    depths = tuple(number(checkpoint, f"{side}_layers", 12) for side in ("encoder", "decoder"))
+    if depths == SMALL_100_LAYERS and Generation(checkpoint).forced_bos_id is None:
+        raise InputError(
+            f"{checkpoint.folder} has {depths[0]} and {depths[1]} layers, as SMaLL-100, whose"
+            " sources begin with the language of the target, but nothing says that it is one: if it"
+            f' is, give tokenizer_config.json "tokenizer_class": "{SMALL_100}"; if it is an M2M100,'
+            f' give {GENERATION} "forced_bos_token_id", the id of a language of targets'
+        )
 
 
 def check_sizes(

@@ -44,14 +44,13 @@ def read_frame(checkpoint: Checkpoint, vocabularies: Vocabularies) -> Frame:
     if class_of(checkpoint).startswith(BARE):
         return Frame(target, [])
     eos = id_of_role(checkpoint, vocabularies, "eos_token", "</s>")
-    options = checkpoint.optional_json(TOKENIZER_CONFIG)
+    if ends_with_language(checkpoint, languages):
+        return Frame([], [eos, SOURCE_SLOT])
     match kind:
-        case "mbart" if not is_mbart_50(checkpoint, languages):
-            return Frame([], [eos, SOURCE_SLOT])
-        case "nllb" if options.get("legacy_behaviour"):
-            return Frame([], [eos, SOURCE_SLOT])
         case "nllb" | "m2m_100" | "mbart":
             return Frame([SOURCE_SLOT], [eos])
+        case "small100":
+            return Frame([TARGET_SLOT], [eos])
         case "bart":
             return Frame([id_of(checkpoint, CONFIG, "bos_token_id")], [eos])
         case "t5" if is_byte_level(checkpoint) or class_of(checkpoint).startswith(PREFIX_SPACE):
@@ -85,12 +84,25 @@ def deciding_frame(checkpoint: Checkpoint, languages: Codes) -> Frame | None:
     """
     kind, generic = kind_of(checkpoint), class_of(checkpoint) in GENERIC
     several = kind in ("nllb", "m2m_100", "mbart")
-    if kind == "marian" or (several and not generic):
+    if kind in ("marian", "small100", "plbart") or (several and not generic):
         return None
     frame = stored_frame(checkpoint, languages)
     if frame is None or (several and not frame.has_language):
         return None
     return frame if generic or frame.prefix or frame.suffix else None
+
+
+def ends_with_language(checkpoint: Checkpoint, languages: Codes) -> bool:
+    """Return whether the tokenizer's class puts the language of a source after its end."""
+    match kind_of(checkpoint):
+        case "plbart":
+            return True
+        case "mbart":
+            return not is_mbart_50(checkpoint, languages)
+        case "nllb":
+            return bool(checkpoint.optional_json(TOKENIZER_CONFIG).get("legacy_behaviour"))
+        case _:
+            return False
 
 
 def is_mbart_50(checkpoint: Checkpoint, languages: Codes) -> bool:

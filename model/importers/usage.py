@@ -120,17 +120,18 @@ def read_start(
     checkpoint: Checkpoint, vocabularies: Vocabularies, generation: Generation
 ) -> tuple[SlottedIds, str | None]:
     """Return what the decoder reads before it generates, and the language of targets if the files
-    fix one: by a forced first token, or by the decoder's first id, as in mBART-25."""
+    fix one: by a forced first token, or by the decoder's first id, as in mBART-25 and PLBart."""
     start, forced = start_id(checkpoint), generation.forced_bos_id
     fixed: SlottedIds = [] if forced is None else [forced]
     kind, languages = kind_of(checkpoint), vocabularies.languages
-    if kind not in ("nllb", "m2m_100", "mbart"):
+    if kind not in ("nllb", "m2m_100", "mbart", "plbart"):
         return [start, *fixed], None
     codes = {ids[0]: code for code, ids in languages.items() if len(ids) == 1}
     if forced in codes and forced != start:
         return [start, TARGET_SLOT], codes[forced]
     if start in codes:
         return [TARGET_SLOT, *([TARGET_SLOT] if forced == start else fixed)], codes[start]
-    if kind == "mbart" and not fixed and not is_mbart_50(checkpoint, languages):
+    is_first = kind == "plbart" or (kind == "mbart" and not is_mbart_50(checkpoint, languages))
+    if is_first and not fixed:
         return [TARGET_SLOT], None
     return [start, *(fixed or [TARGET_SLOT])], None

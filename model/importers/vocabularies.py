@@ -47,7 +47,9 @@ PEGASUS_OFFSET = 103
 CODE = {  # how a language token is written
     "nllb": re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"),
     "mbart": re.compile(r"([a-z]{2,3}_[A-Z]{2})"),
+    "plbart": re.compile("__(java|python|en_XX|javascript|php|ruby|go)__"),
     "m2m_100": re.compile(r"__([a-z]{2,3})__"),
+    "small100": re.compile(r"__([a-z]{2,3})__"),
     "marian": re.compile(r">>(.+)<<"),
     "t5": re.compile(r"<2(.+)>"),
 }
@@ -59,6 +61,10 @@ LISTS = {  # languages that no file lists, by `language_codes` of tokenizer_conf
         " tl tn tr uk ur uz vi wo xh yi yo zh zu"
     ),
     "wmt21": "en ha is ja cs ru zh de",
+}
+PLBART_LISTS = {  # which its tokenizer has whatever files list
+    "base": "java python en_XX",
+    "multi": "java python en_XX javascript php ruby go",
 }
 
 
@@ -123,7 +129,7 @@ def read_files(checkpoint: Checkpoint) -> Vocabularies:
     match kind:
         case "marian":
             return read_marian(checkpoint)
-        case "bart" | "t5" if kind == "bart" or is_byte_level(checkpoint):
+        case "bart" | "blenderbot" | "t5" if kind != "t5" or is_byte_level(checkpoint):
             return read_byte_level(checkpoint)
         case "pegasus":
             return read_pegasus(checkpoint)
@@ -265,17 +271,20 @@ def prefix_ids(encode: Encode, name: str) -> list[int]:
 
 
 def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
-    """Read mBART, mBART-50, M2M100 or NLLB: pieces, and language tokens after them."""
-    if kind == "m2m_100":
+    """Read mBART, mBART-50, PLBart, M2M100, SMaLL-100 or NLLB: pieces, and language tokens after
+    them."""
+    if kind in ("m2m_100", "small100"):
         path, vocabulary = need(checkpoint, kind)
         names = read_vocabulary(vocabulary)
     else:
         (path,) = need(checkpoint, kind)
         names = FAIRSEQ + read_pieces(path).names[OWN_SPECIALS:]
     code, rows = CODE[kind], rows_of(checkpoint)
-    lexicon = extend(checkpoint, names, rows, code)
-    if kind == "m2m_100" and not languages_of(lexicon.names, code):
-        listed = checkpoint.optional_json(TOKENIZER_CONFIG).get("language_codes")
+    implied = plbart_tokens(checkpoint) if kind == "plbart" else []
+    lexicon = extend(checkpoint, names, rows, code, implied)
+    if kind in ("m2m_100", "small100") and not languages_of(lexicon.names, code):
+        default = "m2m100" if kind == "small100" else ""
+        listed = checkpoint.optional_json(TOKENIZER_CONFIG).get("language_codes", default)
         implied = [f"__{each}__" for each in LISTS.get(str(listed), "").split()]
         lexicon = extend(checkpoint, names, rows, code, implied)
     found = languages_of(lexicon.names, code)
@@ -284,6 +293,19 @@ def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
     special = [name for name in (*FAIRSEQ[:3], "<mask>") if name in lexicon.names[: lexicon.size]]
     side = side_of(path, lexicon, special)
     return Vocabularies(side, side, languages)
+
+
+def plbart_tokens(checkpoint: Checkpoint) -> list[str]:
+    """Return the tokens that follow PLBart's pieces. Raise InputError if it has another list of
+    languages."""
+    listed = checkpoint.optional_json(TOKENIZER_CONFIG).get("language_codes") or "base"
+    if listed not in PLBART_LISTS:
+        raise InputError(
+            f"{checkpoint.folder / TOKENIZER_CONFIG} has language_codes {listed!r}; expected"
+            f" {' or '.join(PLBART_LISTS)}"
+        )
+    mask = ["<mask>"] if listed == "base" else []
+    return [f"__{each}__" for each in PLBART_LISTS[listed].split()] + mask
 
 
 def rows_of(checkpoint: Checkpoint) -> int:

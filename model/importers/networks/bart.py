@@ -1,4 +1,5 @@
-"""BART, mBART, Marian (OPUS-MT), M2M100, NLLB and Pegasus: one network with small differences."""
+"""BART, mBART, PLBart, Marian (OPUS-MT), M2M100, NLLB, Pegasus and Blenderbot: one network with
+small differences."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -42,6 +43,7 @@ class Table(Enum):
     """Where the position table comes from."""
 
     stored = auto()  # learned, after unused rows
+    whole = auto()  # learned, from position 0
     marian = auto()  # stored from position 0, or else computed: sines, then cosines
     fairseq = auto()  # computed: the same with other frequencies, after as many rows as pad's id
 
@@ -60,6 +62,7 @@ class Variant:
 KINDS = {
     "bart": Variant(norm_first=False, embedding_norm=True, table=Table.stored),
     "mbart": Variant(norm_first=True, embedding_norm=True, table=Table.stored),
+    "plbart": Variant(norm_first=False, embedding_norm=True, table=Table.stored, scaled=True),
     "marian": Variant(norm_first=False, embedding_norm=False, table=Table.marian),
     "pegasus": Variant(norm_first=True, embedding_norm=False, table=Table.marian),
     "m2m_100": Variant(
@@ -69,7 +72,9 @@ KINDS = {
         activation="relu",
         scaled=True,
     ),
+    "blenderbot": Variant(norm_first=True, embedding_norm=False, table=Table.whole),
 }
+LEARNED = (Table.stored, Table.whole)
 
 
 def read_bart(checkpoint: Checkpoint) -> Transformer:
@@ -113,7 +118,7 @@ def read_config(
         norm_first=kind.norm_first,
         embedding_norm=kind.embedding_norm,
         embedding_scale=0.0 if flag(checkpoint, "scale_embedding", kind.scaled) else 1.0,
-        positions=Positions.learned if kind.table is Table.stored else Positions.sinusoidal,
+        positions=Positions.learned if kind.table in LEARNED else Positions.sinusoidal,
         activation=activation(checkpoint, "activation_function", function),
         tied=tied,
         dropout=0.0,
@@ -137,7 +142,7 @@ def read_positions(
 def stored_positions(checkpoint: Checkpoint, table: Table, side: str) -> bool:
     """Return whether a side's position table is that of the checkpoint, as transformers has it."""
     held = f"model.{side}.embed_positions.weight" in checkpoint
-    return table is Table.stored or (table is Table.marian and held)
+    return table in LEARNED or (table is Table.marian and held)
 
 
 def read_tied(reader: StateReader) -> Tied:

@@ -3,12 +3,12 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from model.importers.checkpoint import OWN, Checkpoint
-from model.importers.framing import SOURCE_SLOT, TARGET_SLOT, deciding_frame, is_mbart_50
+from model.importers.framing import TARGET_SLOT, deciding_frame, is_mbart_50
 from model.importers.proofs.proof import Proof
 from model.importers.tokenizers.added_tokens import STORED
 from model.importers.tokenizers.compare import (
@@ -93,6 +93,9 @@ def prove_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, usage: Usage)
         library = open_whole(checkpoint.folder / STORED)
         reference = f"tokenizers {version('tokenizers')}"
         return compare_ends(Library(library), vocabularies, usage, reference)
+    if kind_of(checkpoint) == "blenderbot":
+        said = "transformers 5 leaves </s> out where tokenizer.json does not give it, 4 does not"
+        return Proof(AROUND, "-", said, None)
     try:
         import transformers
     except ImportError:
@@ -111,6 +114,8 @@ def prove_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, usage: Usage)
 class Library:
     """A tokenizer.json with its post-processor, whose source language is fixed."""
 
+    reads_target = True  # in texts
+
     def __init__(self, library: Tokenizer) -> None:
         self._library = library
 
@@ -126,10 +131,14 @@ class Library:
 
 
 class HuggingFace:
-    """A tokenizer of transformers."""
+    """A tokenizer of transformers.
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    It puts the language around a text, or `reads_target`, the token of a target before it. That of
+    SMaLL-100 puts a target where M2M100's puts a source.
+    """
+
+    def __init__(self, tokenizer: Any, reads_target: bool) -> None:
+        self._tokenizer, self.reads_target = tokenizer, reads_target
 
     def encode(self, text: str, language: str | None, whole: bool) -> list[int]:
         if language is not None:
@@ -152,11 +161,14 @@ class HuggingFace:
 
 def open_theirs(transformers: Any, checkpoint: Checkpoint, languages: Codes) -> HuggingFace:
     """Load the tokenizer by the class of its kind: files may name none, or another one."""
-    match kind_of(checkpoint):
+    kind = kind_of(checkpoint)
+    match kind:
         case "nllb":
             name = "NllbTokenizer"
-        case "m2m_100":
+        case "m2m_100" | "small100":
             name = "M2M100Tokenizer"
+        case "plbart":
+            name = "PLBartTokenizer"
         case "mbart":
             name = "MBart50Tokenizer" if is_mbart_50(checkpoint, languages) else "MBartTokenizer"
         case "t5" if is_bytes(checkpoint):
@@ -167,7 +179,7 @@ def open_theirs(transformers: Any, checkpoint: Checkpoint, languages: Codes) -> 
             name = "AutoTokenizer"
     load = getattr(transformers, name).from_pretrained
     with warnings.catch_warnings(action="ignore"):  # about packages that it could use
-        return HuggingFace(load(checkpoint.folder, local_files_only=True))
+        return HuggingFace(load(checkpoint.folder, local_files_only=True), kind != "small100")
 
 
 def compare_ends(
@@ -187,9 +199,10 @@ def compare_ends(
     compared = 0
     for text in texts:
         for language, ids in chosen_languages(theirs, vocabularies, usage):
-            typed = f"{side.names[ids[TARGET_SLOT][0]]} " if TARGET_SLOT in ids else ""
+            token = ids.get(TARGET_SLOT, []) if language is None else []
+            typed = f"{side.names[token[0]]} " if token else ""
             whole, plain = (theirs.encode(typed + text, language, w) for w in (True, False))
-            inner = plain[len(ids.get(TARGET_SLOT, [])) :]
+            inner = plain[len(token) :]
             ours = [
                 *fill_slots(usage.source_prefix, ids),
                 *inner,
@@ -216,7 +229,8 @@ def chosen_languages(
     theirs: Library | HuggingFace, vocabularies: Vocabularies, usage: Usage
 ) -> list[tuple[str | None, dict[Slot, list[int]]]]:
     """Return languages in which to encode: the first, the middle and the last that the reference
-    knows under the same id. The code is set as that of the source; ids are those of the slots.
+    knows under the same id. Ids are those of the slots. A code is set as that of the source, but
+    the token of a target is typed if the reference reads it in texts.
 
     M2M100's class puts the ids of a list of its own around a text, whatever the files name them.
     """
@@ -228,14 +242,17 @@ def chosen_languages(
     known = [
         code
         for code in theirs.languages(codes)
-        if len(codes[code]) == 1
-        and theirs.id_of(names[codes[code][0]]) == codes[code][0]
-        and (slot == TARGET_SLOT or codes[code][0] in theirs.encode("a", code, whole=True))
+        if len(codes[code]) == 1 and theirs.id_of(names[codes[code][0]]) == codes[code][0]
     ]
-    chosen = {known[i] for i in (0, len(known) // 2, -1)} if known else set[str]()
-    if slot == TARGET_SLOT:  # typed before a text
-        return [(None, {TARGET_SLOT: codes[code]}) for code in sorted(chosen)] or [(None, {})]
-    return [(code, {SOURCE_SLOT: codes[code]}) for code in sorted(chosen)]
+    if slot == TARGET_SLOT and theirs.reads_target:
+        return [(None, {TARGET_SLOT: codes[code]}) for code in few(known)] or [(None, {})]
+    put = [code for code in known if codes[code][0] in theirs.encode("a", code, whole=True)]
+    return [(code, {cast("Slot", slot): codes[code]}) for code in few(put)]
+
+
+def few(codes: Sequence[str]) -> list[str]:
+    """Return the first, the middle and the last of these codes."""
+    return sorted({codes[i] for i in (0, len(codes) // 2, -1)}) if codes else []
 
 
 def fill_slots(template: Sequence[int | Slot], languages: Mapping[Slot, list[int]]) -> list[int]:

@@ -1,8 +1,11 @@
 """Tell which tokenizer a checkpoint has: the kind of its files, and the class that they name."""
 
+import json
+import re
 from pathlib import Path
 
 from model.importers.checkpoint import Checkpoint
+from model.importers.folders import name_of
 from model.importers.tokenizers.added_tokens import STORED, TOKENIZER_CONFIG
 from model.network.config import InputError
 
@@ -10,26 +13,50 @@ SENTENCEPIECE = "sentencepiece.bpe.model"
 FILES = {  # of a tokenizer, by its kind
     "marian": ("source.spm", "target.spm", "vocab.json"),
     "bart": ("vocab.json", "merges.txt"),
+    "blenderbot": ("vocab.json", "merges.txt"),
     "pegasus": ("spiece.model",),
     "t5": ("spiece.model",),
     "m2m_100": (SENTENCEPIECE, "vocab.json"),
+    "small100": (SENTENCEPIECE, "vocab.json"),
     "nllb": (SENTENCEPIECE,),
     "mbart": (SENTENCEPIECE,),
+    "plbart": (SENTENCEPIECE,),
 }
-STORABLE = FILES.keys() - {"marian", "m2m_100"}  # kinds that tokenizer.json stands for
+STORABLE = FILES.keys() - {
+    "marian",
+    "m2m_100",
+    "small100",
+    "plbart",
+}  # kinds that tokenizer.json stands for
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read STORED alone
 BYTES = "ByT5Tokenizer"
-PREFIX_SPACE = ("Bart", "Roberta")  # classes that set this flag, whatever STORED has
+PREFIX_SPACE = ("Bart", "Roberta", "Blenderbot")  # classes that set this flag, whatever STORED has
+SMALL_100 = "SMALL100Tokenizer"  # in a file of its own, tokenization_small100.py
+SMALL_100_NAME = re.compile(r"small[-_]?100(?!\d)", re.IGNORECASE)
 
 
 def kind_of(checkpoint: Checkpoint) -> str:
-    """Return the kind of tokenizer. NLLB has the network of M2M100, and files like mBART's."""
+    """Return the kind of tokenizer. NLLB has the network of M2M100, and files like mBART's;
+    SMaLL-100 has the network and the files of M2M100."""
     kind = str(checkpoint.config["model_type"])
     if kind in ("mt5", "umt5"):
         return "t5"
     if kind == "m2m_100" and not (checkpoint.folder / "vocab.json").is_file():
         return "nllb"
-    return kind
+    return "small100" if kind == "m2m_100" and is_small_100(checkpoint) else kind
+
+
+def is_small_100(checkpoint: Checkpoint) -> bool:
+    """Return whether an M2M100 is marked as SMaLL-100: by the class of its tokenizer, the file of
+    that class, or its name. Its own files may name M2M100's class."""
+    options = checkpoint.optional_json(TOKENIZER_CONFIG)
+    names = (name_of(checkpoint.folder), str(checkpoint.config.get("_name_or_path")))
+    return (
+        class_of(checkpoint) == SMALL_100
+        or SMALL_100 in json.dumps(options.get("auto_map"))
+        or (checkpoint.folder / "tokenization_small100.py").is_file()
+        or any(SMALL_100_NAME.search(name) for name in names)
+    )
 
 
 def need(checkpoint: Checkpoint, kind: str) -> list[Path]:
@@ -76,4 +103,5 @@ def class_of(checkpoint: Checkpoint) -> str:
 
 
 def adds_prefix_space(checkpoint: Checkpoint) -> bool:
-    return bool(checkpoint.optional_json(TOKENIZER_CONFIG).get("add_prefix_space"))
+    value = checkpoint.optional_json(TOKENIZER_CONFIG).get("add_prefix_space")
+    return kind_of(checkpoint) == "blenderbot" if value is None else bool(value)

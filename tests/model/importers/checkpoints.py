@@ -206,6 +206,13 @@ def write_m2m100(folder, seed=0, languages=("en", "fr"), **changes):
     )
 
 
+def write_small100(folder, seed=0, languages=("en", "fr"), **changes):
+    """SMaLL-100: M2M100's files and network, marked by the class of its tokenizer."""
+    theirs = write_m2m100(folder, seed, languages, **changes)
+    change(folder, "tokenizer_config.json", tokenizer_class="SMALL100Tokenizer")
+    return theirs
+
+
 def write_mbart(folder, seed=0, languages=("en_XX", "fr_XX"), **changes):
     """mBART-25: the language ends the source, and is the first id that the decoder reads."""
     pieces = train_pieces("unigram")
@@ -234,14 +241,48 @@ def write_mbart50(folder, seed=0, languages=("en_XX", "fr_XX"), **changes):
     return theirs
 
 
-def write_bart(folder, seed=0, **changes):
-    """BART: byte-level BPE, and a forced bos as of summaries."""
-    tokenizer = tokenizers.ByteLevelBPETokenizer(add_prefix_space=False)
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+def write_plbart(folder, seed=0, **changes):
+    """PLBart: the source's language ends a source, and that of the target is the first id that the
+    decoder reads. No file names the start, nor the languages, which the tokenizer's class lists."""
+    pieces = train_pieces("bpe")
+    names = ["<s>", "<pad>", "</s>", "<unk>", *names_of(pieces)[3:]]
+    changes = {"extra_rows": 4} | changes
+    config = transformers.PLBartConfig(**fields(names, changes))
+    generation = {"num_beams": 3, "max_length": 24, "pad_token_id": 1, "eos_token_id": 2}
+    return save(
+        transformers.PLBartForConditionalGeneration(config),
+        folder,
+        generation,
+        seed,
+        sentencepiece__bpe__model=pieces,
+        tokenizer_config__json={"tokenizer_class": "PLBartTokenizer", "language_codes": "base"},
+    )
+
+
+def train_bytes(folder, special, prefix_space):
+    """Write vocab.json and merges.txt of a byte-level BPE, and return its vocabulary."""
+    tokenizer = tokenizers.ByteLevelBPETokenizer(add_prefix_space=prefix_space)
     tokenizer.train_from_iterator(probes(), PIECES, special_tokens=special, show_progress=False)
     tokenizer.save_model(str(folder))
+    return tokenizer.get_vocab()
+
+
+def write_blenderbot(folder, seed=0, **changes):
+    """Blenderbot: byte-level BPE that reads a text as if it began with a space."""
+    names = train_bytes(folder, ["<pad>", "<s>", "</s>", "<unk>", "<mask>"], prefix_space=True)
+    config = transformers.BlenderbotConfig(**fields(names, changes))
+    generation = {"num_beams": 4, "max_length": 24, "min_length": 4, "length_penalty": 0.65}
+    generation |= {"no_repeat_ngram_size": 3, "pad_token_id": 0, "eos_token_id": 2}
+    generation |= {"decoder_start_token_id": 1}
+    return save(transformers.BlenderbotForConditionalGeneration(config), folder, generation, seed)
+
+
+def write_bart(folder, seed=0, **changes):
+    """BART: byte-level BPE, and a forced bos as of summaries."""
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    names = train_bytes(folder, special, prefix_space=False)
     own = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-    config = transformers.BartConfig(**fields(tokenizer.get_vocab(), changes, **own))
+    config = transformers.BartConfig(**fields(names, changes, **own))
     generation = {"num_beams": 4, "max_length": 20, "min_length": 8, "length_penalty": 2.0}
     generation |= {"no_repeat_ngram_size": 3, "early_stopping": True, "forced_bos_token_id": 0}
     generation |= {"decoder_start_token_id": 2, "pad_token_id": 1, "eos_token_id": 2}

@@ -4,6 +4,7 @@ from importlib import import_module
 
 from tests.model.importers.checkpoints import (
     write_bart,
+    write_blenderbot,
     write_m2m100,
     write_marian,
     write_marian_of_two_vocabularies,
@@ -11,6 +12,8 @@ from tests.model.importers.checkpoints import (
     write_mbart50,
     write_nllb,
     write_pegasus,
+    write_plbart,
+    write_small100,
 )
 from tests.model.importers.t5_checkpoints import (
     write_byt5,
@@ -27,9 +30,12 @@ WRITERS = {
     "marian2": write_marian_of_two_vocabularies,
     "nllb": write_nllb,
     "m2m100": write_m2m100,
+    "small100": write_small100,
     "mbart": write_mbart,
     "mbart50": write_mbart50,
+    "plbart": write_plbart,
     "bart": write_bart,
+    "blenderbot": write_blenderbot,
     "pegasus": write_pegasus,
     "t5": write_t5,
     "flan": write_flan,
@@ -43,8 +49,10 @@ T5 = ("t5", "flan", "mt5", "umt5", "madlad", "byt5", "codet5")
 LANGUAGES = {
     "nllb": {"source_language": "eng_Latn", "target_language": "fra_Latn"},
     "m2m100": {"source_language": "en", "target_language": "fr"},
+    "small100": {"target_language": "fr"},
     "mbart": {"source_language": "en_XX", "target_language": "fr_XX"},
     "mbart50": {"source_language": "en_XX", "target_language": "fr_XX"},
+    "plbart": {"source_language": "python", "target_language": "en_XX"},
     "madlad": {"target_language": "fr"},
 }
 

@@ -16,6 +16,8 @@ TWO = {"decoder_vocab_size": 44, "share_encoder_decoder_embeddings": False}
 BART = {  # the beginning of the names of a family's classes, the id of padding, and other fields
     "bart": ("Bart", 1, {}),
     "mbart": ("MBart", 1, {}),
+    "plbart": ("PLBart", 1, {}),
+    "blenderbot": ("Blenderbot", 0, {}),
     "marian": ("Marian", 39, {}),
     "marian of two vocabularies": ("Marian", 39, TWO),
     "pegasus": ("Pegasus", 0, {}),

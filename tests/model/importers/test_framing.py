@@ -12,6 +12,7 @@ from tokenizers import processors
 
 from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
+from model.importers.framing import SOURCE_SLOT, TARGET_SLOT
 from model.importers.proofs.tokenizers import prove_ends
 from model.importers.tokenizers.added_tokens import with_ids
 from model.importers.usage import read_usage
@@ -25,7 +26,7 @@ from tests.model.importers.checkpoints import (
     write_nllb,
 )
 from tests.model.importers.kinds import every_language
-from tests.model.importers.served import convert, post, start_of
+from tests.model.importers.served import convert, post, refusal, start_of
 
 WORDS = ["def add(a, b): return a + b", "the weather is lovely"] * 20
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
@@ -158,6 +159,48 @@ def test_a_language_that_the_class_of_m2m100_lacks_is_proved_without(tmp_path):
 def test_languages_that_the_class_of_m2m100_moves_are_not_compared(tmp_path, languages, compared):
     write_m2m100(tmp_path, languages=languages)
     assert prove_ends(*read(tmp_path)).holds is compared
+
+
+MARKS = {  # of SMaLL-100
+    "class": lambda folder: change(
+        folder, "tokenizer_config.json", tokenizer_class="SMALL100Tokenizer"
+    ),
+    "code": lambda folder: change(
+        folder,
+        "tokenizer_config.json",
+        auto_map={"AutoTokenizer": ["tokenization_small100.SMALL100Tokenizer", None]},
+        tokenizer_class="M2M100Tokenizer",
+    ),
+    "file": lambda folder: (folder / "tokenization_small100.py").write_text("raise SystemExit"),
+    "name": lambda folder: change(folder, "config.json", _name_or_path="me/SMaLL-100-finetuned"),
+}
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_small100_is_known_by_its_marks(tmp_path, mark):
+    languages = every_language("m2m100")
+    write_m2m100(tmp_path, languages=languages)
+    MARKS[mark](tmp_path)
+    checkpoint, vocabularies, usage = read(tmp_path)
+    assert usage.source_prefix == [TARGET_SLOT]
+    assert prove_ends(checkpoint, vocabularies, usage).holds
+    wrong = replace(usage, source_prefix=[], decoder_start=[2, TARGET_SLOT])
+    assert prove_ends(checkpoint, vocabularies, wrong).holds is False
+
+
+def test_small100_without_its_marks_is_refused(tmp_path):
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    depths = {"encoder_layers": 12, "decoder_layers": 3}
+    theirs = write_m2m100(folder, d_model=4, encoder_ffn_dim=4, decoder_ffn_dim=4, **depths)
+    change(folder, "tokenizer_config.json", tokenizer_class="M2M100Tokenizer")
+    said = refusal(folder, tmp_path / "bundle")
+    assert "has 12 and 3 layers, as SMaLL-100, whose sources begin with the language" in said
+    assert '"tokenizer_class": "SMALL100Tokenizer"' in said
+
+    theirs.generation_config.update(forced_bos_token_id=theirs.config.vocab_size - 9)
+    theirs.generation_config.save_pretrained(folder)
+    assert read(folder)[2].source_prefix == [SOURCE_SLOT]  # as M2M100 is used
 
 
 MBART = {  # files of an mBART-50, and what they say of its tokenizer's class

@@ -7,10 +7,12 @@ from transformers.models.m2m_100 import tokenization_m2m_100 as m2m_100
 
 from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
+from model.importers.proofs.tokenizers import prove_ends
 from model.importers.usage import read_usage
-from model.importers.vocabularies import LISTS, read_vocabularies
+from model.importers.vocabularies import LISTS, PLBART_LISTS, read_vocabularies
 from model.network.config import InputError
 from service.bundle.languages import fill
+from tests.model.importers.checkpoints import change
 from tests.model.importers.conftest import serve
 from tests.model.importers.kinds import WRITERS, every_language
 from tests.model.importers.served import check_places
@@ -50,6 +52,63 @@ def test_a_source_and_a_target_have_the_ids_of_hugging_face(tmp_path, kind):
     else:
         assert [*start[1:], *ids, theirs.eos_token_id] == labels
         assert start[0] == theirs.eos_token_id
+
+
+@pytest.mark.parametrize("listed", [True, False])  # by a file, or by the class alone
+def test_a_small100_source_begins_with_its_target_language(tmp_path, listed):
+    """As M2M100's begins with its source language; the decoder begins with </s> alone."""
+    languages = every_language("m2m100")
+    WRITERS["small100"](tmp_path, languages=languages)
+    if not listed:
+        (tmp_path / "special_tokens_map.json").unlink()
+    usage, ids = read(tmp_path)
+    files = (str(tmp_path / name) for name in ("vocab.json", "sentencepiece.bpe.model"))
+    theirs = transformers.M2M100Tokenizer(*files, language_codes="m2m100")
+    assert (usage.source_languages, usage.decoder_start) == ({}, [theirs.eos_token_id])
+    assert [*usage.target_languages] == [*languages]
+    for code, language in usage.target_languages.items():
+        theirs.src_lang = code
+        prefix = fill(usage.source_prefix, {TARGET: language})
+        assert [*prefix, *ids, *usage.source_suffix] == theirs(TEXT).input_ids
+
+
+@pytest.mark.parametrize("listed", PLBART_LISTS)
+def test_plbart_has_the_languages_and_the_ids_of_its_class(tmp_path, listed):
+    folder, saved = tmp_path / "old", tmp_path / "saved"
+    folder.mkdir()
+    WRITERS["plbart"](folder, extra_rows=8)
+    file = str(folder / "sentencepiece.bpe.model")
+    theirs = transformers.PLBartTokenizer(file, language_codes=listed, src_lang="java")
+    theirs.save_pretrained(saved)
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (folder / name).rename(saved / name)
+    usage, ids = read(saved)
+    assert [*usage.source_languages] == PLBART_LISTS[listed].split()
+    assert usage.decoder_start == [TARGET]
+    for code, language in usage.source_languages.items():
+        theirs.src_lang = theirs.tgt_lang = code
+        suffix = fill(usage.source_suffix, {SOURCE: language})
+        assert [*ids, *suffix] == theirs(TEXT).input_ids
+        assert [*ids, 2, *language] == theirs(text_target=TEXT).input_ids  # the last is read first
+    vocabularies = read_vocabularies(Checkpoint(saved))
+    assert vocabularies.source.names[: len(theirs)] == theirs.convert_ids_to_tokens(
+        [*range(len(theirs))]
+    )
+    assert prove_ends(Checkpoint(saved), vocabularies, usage).holds
+
+
+def test_an_unknown_list_of_plbart_is_refused(tmp_path):
+    WRITERS["plbart"](tmp_path)
+    change(tmp_path, "tokenizer_config.json", language_codes="all")
+    with pytest.raises(InputError, match="language_codes 'all'; expected base or multi"):
+        read(tmp_path)
+
+
+def test_plbart_may_fix_the_language_of_its_targets(tmp_path):
+    WRITERS["plbart"](tmp_path)
+    change(tmp_path, "generation_config.json", decoder_start_token_id=1503)
+    usage, _ = read(tmp_path)
+    assert (usage.decoder_start, usage.default_target) == ([TARGET], "en_XX")
 
 
 def test_lists_of_languages_are_those_of_hugging_face():
@@ -101,7 +160,9 @@ def test_a_madlad_source_begins_with_its_target_language(tmp_path):
     assert usage.decoder_start == [3]  # its own, not padding
 
 
-@pytest.mark.parametrize("kind", ["marian", "nllb", "m2m100", "mbart", "mbart50", "madlad"])
+@pytest.mark.parametrize(
+    "kind", ["marian", "nllb", "small100", "plbart", "mbart", "mbart50", "madlad"]
+)
 def test_a_typed_language_token_is_text(tmp_path, kind):
     languages = {"languages": ("fra", "deu")} if kind == "marian" else {}
     WRITERS[kind](tmp_path, **languages)
