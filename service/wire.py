@@ -12,7 +12,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from service.arrays import FloatArray, IntArray
 from service.attention import NO_ATTENTION, AttentionKind, Head, Selection
@@ -56,6 +56,7 @@ class Histogram:
 
 
 Weights = dict[AttentionKind, FloatArray]
+Pooling = Literal["none", "mean", "max", "first", "last"]  # of the vectors of all tokens
 ALTERNATIVE = 3  # size of an alternative (token, id, log-prob): numbers that take as long to write
 
 
@@ -63,13 +64,13 @@ ALTERNATIVE = 3  # size of an alternative (token, id, log-prob): numbers that ta
 class Answer:
     """The results an entry asked for.
 
-    `memory` is (S, M). `hypotheses` come best first. `attention` holds the selected and reduced
-    weights, by kind, of each hypothesis or of the given target. `log_probs` (T,) has one number for
-    each id of a scored target. `alignment` holds a matrix (T, S) of each hypothesis or of the given
-    target: how much each of its tokens (rows, without target prefix) is aligned to each source
-    token. `occluded` is added in the HTTP process, from the answers to other entries: the log-probs
-    (2, T) of each hypothesis, given the source and given it with all tokens replaced. `seconds` is
-    how long each stage took.
+    `memory` is (S, M), or (M,) if it was pooled. `hypotheses` come best first. `attention` holds
+    the selected and reduced weights, by kind, of each hypothesis or of the given target.
+    `log_probs` (T,) has one number for each id of a scored target. `alignment` holds a matrix
+    (T, S) of each hypothesis or of the given target: how much each of its tokens (rows, without
+    target prefix) is aligned to each source token. `occluded` is added in the HTTP process, from
+    the answers to other entries: the log-probs (2, T) of each hypothesis, given the source and
+    given it with all tokens replaced. `seconds` is how long each stage took.
     """
 
     memory: FloatArray | None = None
@@ -92,7 +93,7 @@ class Answer:
 
     @property
     def encoded(self) -> FloatArray:
-        """Memory (S, M) of an entry that was only encoded."""
+        """Memory (S, M) of an entry that was only encoded, or (M,) if it was pooled."""
         assert self.memory is not None
         return self.memory
 
@@ -105,7 +106,8 @@ class Entry(NamedTuple):
     log-probs of `target_ids` are computed. If it `aligns`, so is the alignment of the same targets
     as attention, by a model whose bundle says which attention aligns. If `streams`, the engine
     sends progress after each step. `language` holds the ids of the target language, if the model's
-    decoder starts with them. The `ablated` heads give nothing.
+    decoder starts with them. The `ablated` heads give nothing. `pooling` is of an entry that is
+    only encoded.
     """
 
     source_ids: IntArray
@@ -117,6 +119,7 @@ class Entry(NamedTuple):
     streams: bool = False
     language: tuple[int, ...] = ()
     ablated: tuple[Head, ...] = ()
+    pooling: Pooling = "none"
 
     @property
     def rows(self) -> int:

@@ -13,6 +13,7 @@ from service.attention import AttentionKind, align_steps
 from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey
 from service.engine.gates import ablates_decoder, decoder_gates, encoder_gates
+from service.engine.pooling import pool
 from service.engine.queue import Queue
 from service.engine.scheduler import Job, PassSize, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
@@ -208,7 +209,7 @@ class Worker:
                 job.cross = cross.pick([i])
                 self._decoded.append(job)
             else:
-                job.answer.memory = memory[i]
+                job.answer.memory = pool(memory[i], job.entry.pooling)
                 job.finish(job.answer)
         for key, places in joining.items():
             joining_now = [jobs[i] for i in places]

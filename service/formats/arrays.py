@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from service.arrays import FloatArray
-from service.formats.json import LEAST_PIECE, Document, Pieces, field_of_blocks, to_json
+from service.formats.json import LEAST_PIECE, Document, Piece, field_of_blocks, to_json
 
 
-def to_npz(document: Document) -> Pieces:
+def to_npz(document: Document) -> list[Piece]:
     """Write a file that numpy.load reads without pickle; the array `meta` is the rest as JSON."""
     arrays, meta = split_document(document)
     file = io.BytesIO()
@@ -18,7 +18,7 @@ def to_npz(document: Document) -> Pieces:
     return in_pieces(file.getbuffer())
 
 
-def to_safetensors(document: Document) -> Pieces:
+def to_safetensors(document: Document) -> list[Piece]:
     """Write the length of a header, the header, and the bytes of the arrays one after another.
 
     `meta`, the rest as JSON, is metadata of the header (https://huggingface.co/docs/safetensors).
@@ -31,7 +31,7 @@ def to_safetensors(document: Document) -> Pieces:
         header[name] = {"dtype": "F32", "shape": array.shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # so that the arrays are aligned
-    pieces: Pieces = [len(text).to_bytes(8, "little") + text]
+    pieces: list[Piece] = [len(text).to_bytes(8, "little") + text]
     for array in arrays.values():
         pieces += in_pieces(array.reshape(-1).data.cast("B")) if array.size else []
     return pieces
@@ -59,5 +59,5 @@ def without_data(block: Document) -> Document:
     return {name: value for name, value in block.items() if name != "data"}
 
 
-def in_pieces(content: memoryview) -> Pieces:
+def in_pieces(content: memoryview) -> list[Piece]:
     return [content[start : start + LEAST_PIECE] for start in range(0, len(content), LEAST_PIECE)]

@@ -8,10 +8,11 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
-from service.formats.json import Document, Pieces, to_json_pieces
+from service.formats.json import Document, to_json_pieces
 from service.settings.settings import WEB
 
 INLINE_SCRIPT = re.compile(
@@ -25,12 +26,13 @@ EXPORT_POLICY = (
 )
 
 
-def to_html(document: Document) -> Pieces:
+def to_html(document: Document) -> Iterator[bytes]:
     before, after = frame()
     before = before.replace("$policy", export_policy())
     # "</script>" in a text would end the script that holds the document.
-    written = [bytes(piece).replace(b"<", b"\\u003c") for piece in to_json_pieces(document)]
-    return [before.encode(), *written, after.encode()]
+    yield before.encode()
+    yield from (piece.replace(b"<", b"\\u003c") for piece in to_json_pieces(document))
+    yield after.encode()
 
 
 def export_policy() -> str:

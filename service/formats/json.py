@@ -1,10 +1,12 @@
 """Write documents as JSON, in pieces.
 
-The pieces together are byte for byte what `to_json` returns. They are made one after another, so
-that other threads (those that stream tokens) can take the interpreter's lock in between.
+The pieces together are byte for byte what `to_json` returns. Each is made when it is asked for:
+other threads (those that stream tokens) can take the interpreter's lock in between, and what a
+client has not read yet need not be in memory.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ from numpy.typing import NDArray
 
 # As in service.api.answering.responses, with NumPy arrays for lists of numbers.
 Document = dict[str, Any]
-Pieces = list[bytes | memoryview]
+Piece = bytes | memoryview
+Pieces = Iterable[Piece]
 
 JSON = "application/json"
 CONTAINERS = (dict, list, np.ndarray)
@@ -30,13 +33,13 @@ def to_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def to_json_pieces(document: Document) -> Pieces:
-    return list(concatenate(write(document)))
+def to_json_pieces(document: Document) -> Iterator[bytes]:
+    return concatenate(write(document))
 
 
-def to_json_line(document: Document) -> Pieces:
-    """Return the JSON with a line break, as terminals like it."""
-    return [*to_json_pieces(document), b"\n"]
+def to_json_line(document: Document) -> Iterator[bytes]:
+    """Yield the JSON with a line break, as terminals like it."""
+    return concatenate(chain(write(document), [b"\n"]))
 
 
 def concatenate(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -96,12 +99,28 @@ def size_of(value: Any) -> int:
         return sum([size_of(item) for item in value.values()])
     if not isinstance(value, list):
         return 1
-    first = next((item for item in value if not isinstance(item, orjson.Fragment)), None)
+    first = first_written(value)
     if not isinstance(first, CONTAINERS):
         return len(value)
     if holds_array(first):
         return sum([size_of(item) for item in value])
     return len(value) * size_of(first)
+
+
+def first_written(items: list[Any]) -> Any:
+    """Return the first item that is not JSON already."""
+    return next((item for item in items if not isinstance(item, orjson.Fragment)), None)
+
+
+def numbers_in_arrays(value: Any) -> int:
+    """Return how many numbers the arrays in `value` hold."""
+    if isinstance(value, np.ndarray):
+        return value.size
+    if isinstance(value, dict):
+        return sum(map(numbers_in_arrays, value.values()))
+    if not isinstance(value, list) or not isinstance(first_written(value), CONTAINERS):
+        return 0
+    return sum(map(numbers_in_arrays, value))
 
 
 def holds_array(value: Any) -> bool:

@@ -1,17 +1,19 @@
 """Write what was computed as the response of an endpoint."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
+from anyio import CapacityLimiter, to_thread
 from starlette.responses import Response, StreamingResponse
 
+from service.api.reading.answer_size import held_nbytes
 from service.api.reading.call import Call, compute
 from service.api.reading.faults import Faults
 from service.errors import HeedError
 from service.formats.html import export_policy
-from service.formats.json import JSON, Document, Pieces
+from service.formats.json import JSON, LEAST_PIECE, Document, Piece, Pieces, numbers_in_arrays
 from service.formats.writers import FILE_NAMES, SINGLE_SOURCE, WRITERS
 from service.http.messages.problems import write_problem
 from service.http.messages.security import CSP
@@ -19,12 +21,23 @@ from service.http.middleware.answers import negotiate
 from service.wire import Answer
 
 # Numbers in an answer. Several answers of this size, written at once, would keep the interpreter's
-# lock from the event loop.
+# lock from the event loop, and their JSON takes three times the memory of the numbers.
 LARGE_ANSWER = 1 << 20
 AT_ONCE = 1 << 16  # bytes of an answer that need not wait for its client to read
 FINISH_REASON = "X-Finish-Reason"
 
 Asked = TypeVar("Asked")
+
+
+class Later(NamedTuple):
+    """A large answer, whose pieces are made one after the other as its client reads, and the bytes
+    that it takes until then."""
+
+    pieces: Generator[Piece]
+    nbytes: int
+
+
+Written = list[Piece] | Later
 
 
 class Computed(NamedTuple):
@@ -78,8 +91,8 @@ async def respond(
 ) -> Response:
     """Send what is computed, in this media type; `to_pieces` writes the form of a protocol."""
     slow = media_type in SINGLE_SOURCE
-    pieces = await write_pieces(call, computed, to_pieces or WRITERS[media_type], slow)
-    response = send(call, pieces, media_type)
+    written = await write_pieces(call, computed, to_pieces or WRITERS[media_type], slow)
+    response = send(call, written, media_type)
     response.headers.update(cut_headers(computed.answers))
     return response
 
@@ -111,25 +124,36 @@ async def write_pieces(
     computed: Computed,
     to_pieces: Callable[[Document], Pieces],
     slow: bool = False,
-) -> Pieces:
+) -> Written:
     """Return the bytes that `to_pieces` makes of what is computed: in a thread if that is large, or
-    if `to_pieces` is `slow`."""
+    if `to_pieces` is `slow`.
+
+    If a large answer comes from a generator, it is made later, unless its client speaks HTTP/1.0,
+    which needs to know the length.
+    """
     started = time.monotonic()
-
-    def work() -> Pieces:
-        return to_pieces(computed.write())
-
     size = computed.size + sum(answer.size for answer in computed.answers)
-    slow = slow or size > LARGE_ANSWER
-    pieces = await (call.compute_limited(work) if slow else compute(work, size))
+    large = size > LARGE_ANSWER
+
+    def work() -> Written:
+        document = computed.write()
+        pieces = to_pieces(document)
+        if isinstance(pieces, Generator) and large and call.scope["http_version"] != "1.0":
+            arrays = 4 * numbers_in_arrays(document)  # float32
+            others = max(0, size - arrays // 4)
+            return Later(pieces, held_nbytes(4 * others) + arrays + 2 * LEAST_PIECE)
+        return [*pieces]
+
+    written = await (call.compute_limited(work) if slow or large else compute(work, size))
     call.record.end_stage("serialize", started)
-    return pieces
+    return written
 
 
-def send(call: Call, pieces: Pieces, media_type: str) -> Response:
-    """Return the response of `pieces`: at once if small, else as fast as the client reads.
+def send(call: Call, written: Written, media_type: str) -> Response:
+    """Return the response of what is written: at once if small, else as fast as the client reads.
 
-    The Server-Timing header reports the time that each stage took.
+    The Server-Timing header reports the time that each stage took. An answer that is made later has
+    no Content-Length.
     """
     seconds = call.record.seconds
     stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
@@ -138,18 +162,26 @@ def send(call: Call, pieces: Pieces, media_type: str) -> Response:
         headers["Content-Disposition"] = f'attachment; filename="{FILE_NAMES[media_type]}"'
     if media_type == "text/html":
         headers[CSP] = f"{export_policy()}; frame-ancestors 'none'"
-    total = sum(map(len, pieces))
+    if isinstance(written, Later):
+        call.correct(written.nbytes)
+        call.at_end(written.pieces.close)  # else a cancelled task would keep it for a while
+        pieces = make_each(written.pieces, call.service.cores)
+        return StreamingResponse(pieces, media_type=media_type, headers=headers)
+    total = sum(map(len, written))
     call.correct(total)
     if total <= AT_ONCE:
-        return Response(b"".join(pieces), media_type=media_type, headers=headers)
+        return Response(b"".join(written), media_type=media_type, headers=headers)
     headers["Content-Length"] = str(total)
-    return StreamingResponse(one_by_one(pieces), media_type=media_type, headers=headers)
+    return StreamingResponse(yield_each(written), media_type=media_type, headers=headers)
 
 
-async def one_by_one(pieces: Pieces) -> AsyncGenerator[bytes | memoryview]:
-    """Yield the pieces on the event loop: Starlette would read a plain iterator in a thread. Each
-    is forgotten once it is sent: slow clients of large answers hold only what they have not read.
-    """
-    pieces.reverse()
-    while pieces:
-        yield pieces.pop()
+async def make_each(pieces: Generator[Piece], limiter: CapacityLimiter) -> AsyncGenerator[Piece]:
+    """Yield the pieces. Each is made in a thread, when the client has read those before."""
+    while (piece := await to_thread.run_sync(next, pieces, None, limiter=limiter)) is not None:
+        yield piece
+
+
+async def yield_each(pieces: Iterable[Piece]) -> AsyncGenerator[Piece]:
+    """Yield the pieces on the event loop: Starlette would read a plain iterator in a thread."""
+    for piece in pieces:
+        yield piece

@@ -192,7 +192,7 @@ class EventWriter:
 
     def _write_in_line(self, answers: Sequence[Answer]) -> list[bytes]:
         pieces = to_json_pieces(self._stream.write(answers))
-        return [escape_line_breaks(bytes(each)) for each in pieces]
+        return [escape_line_breaks(each) for each in pieces]
 
     def fail(self, error: HeedError) -> bytes:
         """Return the event of the problem that ends the stream."""

@@ -25,7 +25,7 @@ from service.api.reading.call import Call
 from service.api.reading.json_route import JsonRoute
 from service.arrays import Feeds, FloatArray, IntArray
 from service.errors import Invalid
-from service.formats.json import JSON, Pieces, to_json_line
+from service.formats.json import JSON, Piece, to_json_line
 from service.formats.picture import Picture
 from service.formats.plots import draw_attention
 from service.formats.png import to_png
@@ -129,7 +129,7 @@ async def attend(
     check_answer_size(limit, nbytes, fewer_queries(feeds, nbytes, limit))
     await call.hold(held_nbytes(nbytes))
 
-    def work() -> Pieces:
+    def work() -> list[Piece]:
         return compute_answer(body, feeds, call, media_type)
 
     return send(call, await call.compute_limited(work), media_type)
@@ -142,7 +142,7 @@ def fewer_queries(feeds: Feeds, nbytes: int, limit: int) -> str:
     return f"send at most {queries} queries a sequence, or {fewer}" if queries else f"send {fewer}"
 
 
-def compute_answer(body: AttendRequest, feeds: Feeds, call: Call, media_type: str) -> Pieces:
+def compute_answer(body: AttendRequest, feeds: Feeds, call: Call, media_type: str) -> list[Piece]:
     """Return the answer in this media type, and record how long each stage took."""
     record, started = call.record, time.monotonic()
     outputs, weights = call.service.mechanisms.attend(body.mechanism, feeds)
@@ -150,9 +150,9 @@ def compute_answer(body: AttendRequest, feeds: Feeds, call: Call, media_type: st
     started = time.monotonic()
     check_finite(feeds["valid_lengths"], outputs, weights)
     if media_type in PICTURES:
-        pieces: Pieces = [PICTURES[media_type](picture_of(body, outputs, weights))]
+        pieces: list[Piece] = [PICTURES[media_type](picture_of(body, outputs, weights))]
     else:
-        pieces = to_json_line(write_attended(body, outputs, weights))
+        pieces = [*to_json_line(write_attended(body, outputs, weights))]
     record.end_stage("serialize", started)
     return pieces
 

@@ -23,7 +23,7 @@ from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 from service.text.tokenizer import Tokens
-from service.wire import Answer, Entry
+from service.wire import Answer, Entry, Pooling
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
@@ -39,9 +39,6 @@ EXAMPLES: Examples = {
     },
     SIMPLE: {"value": {"source": "Hello", "pooling": "mean"}},
 }
-
-
-Pooling = Literal["none", "mean", "max", "first", "last"]
 
 
 class EncodeRequest(LanguageRequest):
@@ -125,10 +122,8 @@ async def run_encode(
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
     nbytes = 4 * d_model * vectors
     check_answer_size(call.settings.max_answer_bytes, nbytes, advice)
-    # The engine sends the vectors of all tokens, which are pooled in this process.
-    pooled = 0 if body.pooling == "none" else 4 * d_model * total_length(sources, padded=False)
-    await call.hold(held_nbytes(nbytes) + pooled)
-    entries = [Entry(np.array(source.ids)) for source in sources]
+    await call.hold(held_nbytes(nbytes))
+    entries = [Entry(np.array(source.ids), pooling=body.pooling) for source in sources]
     answers = await call.submit_and_wait(model, entries, faults, results)
 
     def write() -> Document:
@@ -143,7 +138,7 @@ async def run_encode(
 
 
 def write_vectors(body: EncodeRequest, source: Tokens, memory: FloatArray) -> dict[str, Any]:
-    vectors = pool(memory, body.pooling)[..., : body.dimensions]
+    vectors = memory[..., : body.dimensions]
     if body.normalize:
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     vectors = np.ascontiguousarray(vectors)
@@ -154,21 +149,6 @@ def write_vectors(body: EncodeRequest, source: Tokens, memory: FloatArray) -> di
         "shape": list(vectors.shape),
         "tokens": [token.text for token in source.tokens],
     }
-
-
-def pool(memory: FloatArray, pooling: Pooling) -> FloatArray:
-    """Return memory (S, M) pooled to (M,), or unchanged if pooling is none."""
-    match pooling:
-        case "none":
-            return memory
-        case "mean":
-            return memory.mean(axis=0)
-        case "max":
-            return memory.max(axis=0)
-        case "first":
-            return memory[0]
-        case "last":
-            return memory[-1]
 
 
 def to_base64(vectors: FloatArray) -> str:

@@ -101,8 +101,12 @@ class Call(Request):
         model = self.find_model(name)
         self.record.model = model.name
         model.use()
-        self._terms.at_end.append(model.release)
+        self.at_end(model.release)
         return model
+
+    def at_end(self, end: Callable[[], None]) -> None:
+        """Call `end` when the request has ended, however it ends."""
+        self._terms.at_end.append(end)
 
     async def compute_reading(self, work: Callable[[], Result], size: int) -> Result:
         """Run `work`, which reads `size` bytes, characters or ids: inline up to LITTLE, else in a
@@ -259,8 +263,8 @@ class Call(Request):
             raise budget.refuse() from None
 
     def correct(self, nbytes: int) -> None:
-        """Replace the most bytes that an answer might take by those that it takes, once it is
-        written."""
+        """Replace the most bytes that an answer might take by those that it takes, once they are
+        known."""
         self.service.answers.set(self._terms.share, nbytes if nbytes > FREE else 0)
 
 

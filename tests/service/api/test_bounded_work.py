@@ -1,14 +1,11 @@
 """What is read of a request that is refused is bounded, and so is what is kept of it."""
 
-import asyncio
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 
-from service.api.answering.respond import one_by_one
 from service.api.reading.faults import Faults
 from service.api.reading.texts import Text, TextField, split_texts, tokenize_fields
 from service.bundle.manifest import load_bundle
@@ -112,24 +109,6 @@ def test_ids_that_are_wrong_are_counted(post):
     assert problem["detail"].startswith("5000 faults, the first 10: /suppress_tokens/0 is 98")
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "first", "last"])
-def test_what_is_pooled_is_held_before_it_is_computed(client, pooling):
-    """The engine sends a vector for each token."""
-    held = []
-    budget = client.app.state.service.answers
-
-    def add(share, nbytes):
-        held.append(nbytes)
-        return type(budget).add(budget, share, nbytes)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(budget, "add", add)
-        body = {"model": "g2p-en", "source": ["a" * 64] * 16, "pooling": pooling}
-        answer = client.post("/v1/encode", json=body)
-    d_model = len(answer.json()["results"][0]["embedding"])
-    assert held[0] >= 4 * d_model * 64 * 16
-
-
 def test_a_vocabulary_is_listed_once_however_many_texts_it_lacks(monkeypatch):
     listed = []
 
@@ -143,17 +122,3 @@ def test_a_vocabulary_is_listed_once_however_many_texts_it_lacks(monkeypatch):
         with pytest.raises(Invalid, match="send only a b c"):
             source.between([], []).encode(text, "/source")
     assert len(listed) == 1
-
-
-def test_what_is_sent_of_an_answer_is_forgotten():
-    parts = [np.zeros(9) for _ in range(4)]
-    held = [weakref.ref(part) for part in parts]
-    sending = one_by_one([memoryview(part) for part in parts])
-    del parts
-
-    async def send_all():
-        for sent in range(4):
-            await anext(sending)
-            assert sum(part() is not None for part in held) == 3 - sent
-
-    asyncio.run(send_all())

@@ -55,6 +55,26 @@ def test_every_answer_is_what_it_would_be_alone(tiny_bundle, every_weight, wante
     assert_same(together, alone)
 
 
+@pytest.mark.parametrize(
+    ("pooling", "combine"),
+    [
+        ("mean", lambda vectors: vectors.mean(0)),
+        ("max", lambda vectors: vectors.max(0)),
+        ("first", lambda vectors: vectors[0]),
+        ("last", lambda vectors: vectors[-1]),
+    ],
+)
+def test_a_source_that_is_pooled_has_one_vector(tiny_bundle, pooling, combine):
+    """Those of all its tokens stay in the engine; padding does not count."""
+    sources = [[4, 5, 6, 7, 8, 9, 4], [5], [9, 8, 7]]
+    with running(tiny_bundle) as engine:
+        whole = answers(engine, [entry(each) for each in sources])
+        pooled = answers(engine, [entry(each, pooling=pooling) for each in sources])
+    for source, each, one in zip(sources, whole, pooled, strict=True):
+        assert len(each.memory) == len(source)
+        np.testing.assert_allclose(one.memory, combine(each.memory), rtol=1e-5, atol=1e-6)
+
+
 def test_attention_has_a_row_for_every_token_after_the_start_ids(tiny_bundle, every_weight):
     """With two start ids, the first row is the step that read the second one."""
     started = tiny_bundle.manifest.model_copy(update={"decoder_start": [1, 5]})

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import json
 import re
 import time
+from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
@@ -102,11 +104,23 @@ def attend(count):
     return post("/v1/attend", body)
 
 
-def test_a_large_answer_waits_for_another_to_be_read(port):
+def attention(count):
+    body = {"source": ["a" * 63] * count, "target": ["AH0 " * 60] * count}
+    return post("/v1/attention", body)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(attend(700), id="written"),  # 7 MB of JSON
+        pytest.param(attention(24), id="numbers"),  # 4 MB, whose JSON is made as it is read
+    ],
+)
+def test_a_large_answer_waits_for_another_to_be_read(port, request_):
     with connect(port, 4096) as first, connect(port) as second, connect(port) as small:
-        first.sendall(attend(700))  # 7 MB of JSON
+        first.sendall(request_)
         assert answer_of(first)[0] == 200
-        second.sendall(attend(700))
+        second.sendall(request_)
         small.sendall(attend(20))
         assert answer_of(small)[0] == 200
         second.settimeout(0.5)
@@ -115,6 +129,22 @@ def test_a_large_answer_waits_for_another_to_be_read(port):
         first.close()
         second.settimeout(30)
         assert answer_of(second)[0] == 200
+
+
+def test_a_large_answer_says_its_length_to_clients_that_must_know_it(port):
+    """HTTP/1.0 cannot tell the end of an answer from a broken connection otherwise."""
+    answers = []
+    for version in (b"1.0", b"1.1"):
+        asked = attention(24).replace(b"HTTP/1.1", b"HTTP/" + version)
+        with connect(port) as client:
+            client.sendall(asked)
+            reply = HTTPResponse(client)
+            reply.begin()
+            answers.append((reply.getheader("content-length"), reply.read()))
+    (length, whole), (unknown, parts) = answers
+    assert unknown is None
+    assert int(length) == len(whole) == len(parts)
+    assert json.loads(whole) == json.loads(parts)
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ text-generation-inference offer it: https://huggingface.co/docs/inference-provid
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Response
@@ -300,6 +301,6 @@ async def answer(
     """Send the list that `shape` makes of the document of our own endpoint."""
 
     def write_list(document: Document) -> Pieces:
-        return [*concatenate(write(shape(document))), b"\n"]
+        return concatenate(chain(write(shape(document)), [b"\n"]))
 
     return await respond(call, computed, to_pieces=write_list)

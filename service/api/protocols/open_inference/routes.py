@@ -167,11 +167,14 @@ async def infer(call: Call, name: str, version: str | None = None) -> Response:
         results = document["results"]
         tensors = {each: write_tensor(task.outputs[each], results) for each in chosen}
         json, content = write_tensors(answer, tensors, in_binary)
-        length = sum(map(len, json))
-        return [*json, *content]
+        if not in_binary:
+            return json
+        header = [*json]
+        length = sum(map(len, header))
+        return [*header, *content]
 
-    pieces = await write_pieces(call, computed, write)
-    response = send(call, pieces, BINARY if in_binary else JSON)
+    written = await write_pieces(call, computed, write)
+    response = send(call, written, BINARY if in_binary else JSON)
     response.headers.update(cut_headers(computed.answers))
     if in_binary:
         response.headers[HEADER_LENGTH] = str(length)

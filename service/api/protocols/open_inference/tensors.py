@@ -17,7 +17,7 @@ from service.api.reading.field_types import Foreign
 from service.api.reading.validation_errors import near_fields
 from service.errors import Invalid, Unparsable, shorten
 from service.formats.arrays import in_pieces
-from service.formats.json import Document, Pieces, concatenate, to_json, write
+from service.formats.json import Document, Piece, concatenate, to_json, write
 
 Datatype = Literal["BYTES", "INT64", "FP32", "FP64"]
 DTYPES: dict[Datatype, np.dtype[Any]] = {
@@ -235,14 +235,14 @@ def write_binary(tensor: Tensor) -> bytes:
 
 def write_tensors(
     document: Document, tensors: Mapping[str, Tensor], binary: Container[str]
-) -> tuple[Pieces, Pieces]:
+) -> tuple[Iterator[bytes], list[Piece]]:
     """Return the JSON of `document` with these outputs, and the bytes of those that are `binary`,
-    which follow it."""
+    which follow it. The JSON is made when it is asked for."""
     elements = {name: write_binary(each) for name, each in tensors.items() if name in binary}
     sizes = {name: len(content) for name, content in elements.items()}
-    json: Pieces = list(concatenate(write_json(document, tensors, sizes)))
+    json = concatenate(write_json(document, tensors, sizes))
     pieces = (in_pieces(memoryview(content)) for content in elements.values())
-    return json, list(chain.from_iterable(pieces))
+    return json, [*chain.from_iterable(pieces)]
 
 
 def write_json(

@@ -1,0 +1,126 @@
+"""The JSON of a large answer is made while its client reads it."""
+
+import asyncio
+import weakref
+
+import numpy as np
+import orjson
+import pytest
+from anyio import CapacityLimiter
+
+from service.api.answering import respond
+from service.api.answering.respond import make_each
+from service.formats.json import numbers_in_arrays, to_json_line
+from service.settings.settings import DEFAULT_BUNDLE
+from tests.conftest import opened
+
+INFER = {"name": "source", "shape": [2], "datatype": "BYTES", "data": ["heed", "a"]}
+ANSWERS = [
+    ("/v1/attention", {"source": ["heed", "a"], "attention": {"decimals": 3}}),
+    ("/v1/decode", {"source": ["heed", "a"], "attention": {}, "top_log_probs": 5}),
+    ("/v1/decode", {"source": ["heed", "1"], "attention": {}, "partial": True}),
+    ("/v1/encode", {"source": ["heed", "a"]}),
+    ("/v1/encode", {"source": ["heed", "a"], "encoding": "base64"}),
+    ("/v1/embeddings", {"input": ["heed", "a"]}),
+    ("/v2/models/g2p-en/infer", {"inputs": [INFER]}),
+    ("/v2/models/g2p-en.attention/infer", {"inputs": [INFER]}),
+]
+
+
+def ids_of(answers):
+    return [f"{path}-{i}" for i, (path, _) in enumerate(answers)]
+
+
+@pytest.fixture(scope="module")
+def client():
+    with opened(DEFAULT_BUNDLE, protocols=["openai", "open-inference"]) as client:
+        yield client
+
+
+@pytest.fixture
+def large(client, monkeypatch):
+    """Let every answer with more than one number be large: (path, body, **headers) -> answer."""
+
+    def ask(path, body, **headers):
+        headers = {"X-Request-Id": "same", "Accept-Encoding": "identity", **headers}
+        named = body if "infer" in path else {"model": "g2p-en", **body}
+        return client.post(path, json=named, headers=headers)
+
+    def ask_both(path, body, **headers):
+        usual = ask(path, body, **headers)
+        with monkeypatch.context() as patched:
+            patched.setattr(respond, "LARGE_ANSWER", 1)
+            return usual, ask(path, body, **headers)
+
+    return ask_both
+
+
+@pytest.mark.parametrize(("path", "body"), ANSWERS, ids=ids_of(ANSWERS))
+def test_a_large_answer_has_the_same_bytes(large, path, body):
+    usual, streamed = large(path, body)
+    assert usual.status_code == streamed.status_code == 200, usual.text
+    assert int(usual.headers["content-length"]) == len(usual.content)
+    assert "content-length" not in streamed.headers
+    assert streamed.content == usual.content
+
+
+@pytest.mark.parametrize(
+    "accept", ["application/npz", "application/safetensors", "text/html", "image/svg+xml"]
+)
+def test_large_files_are_whole_but_for_the_page(large, accept):
+    """The length of an array file is known before it is written, and a picture is small."""
+    usual, other = large("/v1/attention", {"source": "heed"}, Accept=accept)
+    assert ("content-length" in other.headers) == (accept != "text/html")
+    assert len(other.content) == len(usual.content)
+
+
+def test_a_large_answer_is_compressed_as_others_are(large):
+    body = {"source": ["heed"] * 20}
+    usual, streamed = large("/v1/attention", body, **{"Accept-Encoding": "gzip"})
+    assert streamed.headers["content-encoding"] == "gzip"
+    assert streamed.content == usual.content
+
+
+def test_a_piece_is_made_when_those_before_it_are_read():
+    made = []
+
+    def pieces():
+        for i in range(4):
+            made.append(i)
+            yield bytes([i])
+
+    async def read():
+        reading = make_each(pieces(), CapacityLimiter(1))
+        for count in range(4):
+            assert made == [*range(count)]
+            assert await anext(reading) == bytes([count])
+        assert [each async for each in reading] == []
+
+    asyncio.run(read())
+
+
+def test_an_answer_that_is_closed_keeps_no_numbers():
+    """Whether some of it was read or not: the tasks of a client that left live on for a while."""
+    for read in (0, 1):
+        weights = np.zeros((2000, 1000), np.float32)
+        held = weakref.ref(weights)
+        pieces = to_json_line({"data": weights})
+        del weights
+        for _ in range(read):
+            next(pieces)
+        assert held() is not None
+        pieces.close()
+        assert held() is None
+
+
+@pytest.mark.parametrize(
+    ("document", "count"),
+    [
+        ({"results": [{"data": np.zeros((3, 5), np.float32), "tokens": ["a"] * 9}] * 2}, 30),
+        ({"results": [{"hidden": "x" * 40, "shape": [1, 2]}]}, 0),
+        ({"results": [orjson.Fragment(b"{}"), {"data": np.zeros(3)}]}, 3),
+        ([{"label": [[np.zeros(2)]]}, [np.zeros((2, 0))], 7], 2),
+    ],
+)
+def test_numbers_in_arrays_are_counted(document, count):
+    assert numbers_in_arrays(document) == count
