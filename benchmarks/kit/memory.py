@@ -1,4 +1,4 @@
-"""The memory of a process and of the processes that it started, as Linux counts it."""
+"""Memory and CPU time of a process and of the processes that it started, as Linux counts them."""
 
 import contextlib
 import os
@@ -12,6 +12,7 @@ from typing import NamedTuple
 KIB = 1024
 FIELDS = {"VmRSS": "held", "RssAnon": "anonymous", "VmHWM": "peak"}
 PAUSE = 0.02  # seconds between two looks at a running command
+TICKS = os.sysconf("SC_CLK_TCK")  # a second
 
 
 class Memory(NamedTuple):
@@ -46,6 +47,12 @@ def read_status(pid: int) -> Memory:
     pairs = (line.partition(":") for line in lines)
     sizes = {name: int(size.split()[0]) * KIB for name, _, size in pairs if name in FIELDS}
     return Memory(**{field: sizes.get(name, 0) for name, field in FIELDS.items()})
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """Return the CPU time that a process has used, in all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def family(pid: int) -> list[int]:

@@ -20,7 +20,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from benchmarks.kit.http_client import PATIENCE
-from benchmarks.kit.memory import family, memory_of, read_status
+from benchmarks.kit.memory import cpu_seconds_of, family, memory_of, read_status
 from benchmarks.kit.raw_client import RawClient, status_of, write_request
 from benchmarks.kit.serving import serving
 from benchmarks.load.load import WORDS
@@ -36,7 +36,6 @@ MOST_OPEN = 8000  # connections of the client at once; later arrivals are counte
 PAUSE = 5.0  # seconds after a load, before the memory is looked at
 RECOVERED = 0.5  # seconds within which a word is answered again
 PROCESSES = ("client", "HTTP", "engine")
-TICKS = os.sysconf("SC_CLK_TCK")  # of CPU time, a second
 
 
 @dataclass(slots=True)
@@ -202,10 +201,8 @@ def cpu_of_each() -> list[float]:
     spent = dict.fromkeys(PROCESSES, 0.0)
     for pid in family(os.getpid()):
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         server = "engine" if b"service.engine" in command else "HTTP"
-        seconds = (int(fields[11]) + int(fields[12])) / TICKS
-        spent["client" if pid == os.getpid() else server] += seconds
+        spent["client" if pid == os.getpid() else server] += cpu_seconds_of(pid)
     return [*spent.values()]
 
 

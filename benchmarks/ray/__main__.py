@@ -23,9 +23,9 @@ import typer
 
 from benchmarks.kit.document import describe_machine, machine_line
 from benchmarks.kit.http_client import ask
+from benchmarks.kit.memory import cpu_seconds_of
 from benchmarks.kit.models import BASE, lettered
 from benchmarks.load.load import WORDS
-from benchmarks.load.overload import TICKS
 from benchmarks.ray.cluster import Cluster, application
 from model.export.bundle import WeightType, write_bundle
 from model.export.files.manifest import Card, Precision
@@ -143,12 +143,11 @@ def measure(cluster: Cluster, name: str, body: bytes, seconds: float) -> Turn:
 
 def processor_time(pids: Sequence[int]) -> float:
     """Return the seconds of processor time that these processes have used."""
-    ticks = 0
+    seconds = 0.0
     for pid in pids:
         with contextlib.suppress(OSError):  # it has just ended
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / TICKS
+            seconds += cpu_seconds_of(pid)
+    return seconds
 
 
 def describe_turns(found: dict[str, list[Turn]]) -> str:

@@ -1,9 +1,10 @@
 """Convert a checkpoint to a bundle, and prove that nothing was lost on the way."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -79,6 +80,18 @@ class Options:
     expected: Expected | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a checkpoint says before its numbers are read."""
+
+    checkpoint: Checkpoint  # closed
+    licence: str
+    config: TransformerConfig
+    weights: int  # how many
+    vocabularies: Vocabularies
+    usage: Usage
+
+
 def convert(folder: Path, bundle: Path, options: Options, progress: Progress) -> list[Proof]:
     """Write the bundle of a checkpoint, and return its proofs. `progress` is called with the name
     of each stage as it starts.
@@ -89,37 +102,22 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     FailedProof if the converted model does not give the original's numbers.
     """
     check_target(bundle, options.name)
-    check_examples(options.examples)
-    check_folder(folder)
-    licence = find_licence(folder, options.licence)
-    progress("reading the checkpoint")
-    rounding = options.weights.dtype if options.weights else None
-    checkpoint = Checkpoint(folder, rounding, shapes_only=True)
-    planned = read_model(checkpoint, options.max_length)
-    config, weights = planned.config, sum(each.numel() for each in planned.parameters())
-    del planned  # it may hold the matrices that were compared
-    vocabularies = read_vocabularies(checkpoint)
-    check_sizes(checkpoint, vocabularies, config)
-    usage = read_usage(checkpoint, vocabularies, config)
-    for sentence in describe_differences(checkpoint):
-        progress(f"note: {sentence}")
-    if options.examples:
-        check_example_languages(usage)
-    checkpoint.close()
+    plan = read_plan(folder, options, progress)
+    checkpoint, vocabularies = plan.checkpoint, plan.vocabularies
     progress("comparing the tokenizers with the checkpoint's own")
     proofs = prove_pieces(vocabularies)
-    proofs.append(prove_ends(checkpoint, vocabularies, usage))
-    reader = Reader(vocabularies.source, usage, config, weights)
-    texts = read_texts(reader, usage, options.texts or own_texts(checkpoint))
+    proofs.append(prove_ends(checkpoint, vocabularies, plan.usage))
+    reader = Reader(vocabularies.source, plan.usage, plan.config, plan.weights)
+    texts = read_texts(reader, plan.usage, options.texts or own_texts(checkpoint))
     proofs.append(texts.proof())
-    theirs = ask_hugging_face(checkpoint, texts, config, progress)
-    model = read_model(Checkpoint(folder, rounding), options.max_length)
+    theirs = ask_hugging_face(checkpoint, texts, plan.config, progress)
+    model = read_model(Checkpoint(folder, rounding_of(options)), options.max_length)
     proofs.append(
         theirs if isinstance(theirs, Proof) else prove_network(model, theirs, len(texts.start))
     )
     del theirs
     raise_failed(proofs)
-    usage = ban_words(checkpoint, model, usage)
+    usage = ban_words(checkpoint, model, plan.usage)
     if options.expected is not None:
         progress("decoding the texts of the expected answers")
         target = vocabularies.target.tokenizer
@@ -133,7 +131,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     )
 
     def card(proofs: Sequence[Proof]) -> Card:
-        card = write_card(checkpoint, options.name, licence, proofs, packages, usage, hashes)
+        card = write_card(checkpoint, options.name, plan.licence, proofs, packages, usage, hashes)
         return replace(card, examples=options.examples)
 
     def prove(files: Path, int8: str) -> tuple[TrainedModel, Card]:
@@ -144,13 +142,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
         if options.precision is Precision.auto:
             leave_out_int8(files, proofs)
         raise_failed(proofs)
-        origin = {
-            "checkpoint": name_of(folder),
-            "kind": checkpoint.config.get("model_type") or checkpoint.config["kind"],
-            "files": hashes,
-            "proofs": [asdict(proof) for proof in proofs],
-            "versions": packages,
-        }
+        origin = describe_origin(checkpoint, proofs, packages, hashes)
         if (files / "int8").is_dir():
             origin["fp32_products"] = fp32_products(model, files / "int8")
         return replace(trained, usage=replace(usage, origin=origin)), card(proofs)
@@ -158,6 +150,46 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     stored = options.weights or stored_type(checkpoint)
     write_bundle(trained, card(proofs), stored, bundle, options.precision, prove, progress)
     return proofs
+
+
+def read_plan(folder: Path, options: Options, progress: Progress) -> Plan:
+    """Read all but the numbers of a checkpoint. Raise InputError for what does not fit."""
+    check_examples(options.examples)
+    check_folder(folder)
+    licence = find_licence(folder, options.licence)
+    progress("reading the checkpoint")
+    checkpoint = Checkpoint(folder, rounding_of(options), shapes_only=True)
+    model = read_model(checkpoint, options.max_length)
+    config, weights = model.config, sum(each.numel() for each in model.parameters())
+    del model  # it may hold the matrices that were compared
+    vocabularies = read_vocabularies(checkpoint)
+    check_sizes(checkpoint, vocabularies, config)
+    usage = read_usage(checkpoint, vocabularies, config)
+    for sentence in describe_differences(checkpoint):
+        progress(f"note: {sentence}")
+    if options.examples:
+        check_example_languages(usage)
+    checkpoint.close()
+    return Plan(checkpoint, licence, config, weights, vocabularies, usage)
+
+
+def rounding_of(options: Options) -> torch.dtype | None:
+    return options.weights.dtype if options.weights else None
+
+
+def describe_origin(
+    checkpoint: Checkpoint,
+    proofs: Sequence[Proof],
+    packages: Mapping[str, str],
+    hashes: Mapping[str, str],
+) -> dict[str, Any]:
+    return {
+        "checkpoint": name_of(checkpoint.folder),
+        "kind": checkpoint.config.get("model_type") or checkpoint.config["kind"],
+        "files": hashes,
+        "proofs": [asdict(proof) for proof in proofs],
+        "versions": packages,
+    }
 
 
 def own_texts(checkpoint: Checkpoint) -> Path | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks import translators
 from model.__main__ import app as commands
 from tests.conftest import opened
 from tests.documentation import assert_answered_as_shown, curl_calls
@@ -107,6 +108,18 @@ def test_texts_are_those_of_the_other_engine(student, precision):
     different = [pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1]]
     assert len(texts) == 200
     assert len(different) <= len(texts) - LEAST[precision], different
+
+
+def test_the_benchmark_compares_both_engines(student, capsys):
+    language, bundle = student
+    texts = ROOT / "tests" / "service" / "real" / f"sentences.{language}.txt"
+    translators.main(folder_of(language), bundle, texts, turns=1)
+    *_, one, documents, _ = capsys.readouterr().out.splitlines()
+    assert one.startswith("| one by one |")
+    assert documents.startswith("| documents of 100 |")
+    for line in (one, documents):
+        found = re.fullmatch(r".* (\d+)/200 \|", line)
+        assert int(found[1]) >= LEAST["int8"]
 
 
 def test_odd_texts_are_those_of_the_other_engine(student):
