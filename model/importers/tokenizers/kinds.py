@@ -64,12 +64,14 @@ def need(checkpoint: Checkpoint, kind: str) -> list[Path]:
     names = FILES[kind]
     paths = [checkpoint.folder / name for name in names]
     if missing := [path.name for path in paths if not path.is_file()]:
-        stead = f", or {STORED} in their place" if kind in STORABLE else ""
-        if kind == "t5":
-            stead += f'; if it is a ByT5, write "tokenizer_class": "{BYTES}" into its config.json'
+        advice = f", or {STORED} in their place" if kind in STORABLE else ""
+        if named := class_of(checkpoint):
+            advice += f"; its tokenizer_class is {named}"
+        elif kind == "t5":
+            advice += f'; if it is a ByT5, write "tokenizer_class": "{BYTES}" into its config.json'
         raise InputError(
             f"{checkpoint.folder} has no {' and no '.join(missing)}: a checkpoint of kind"
-            f" {checkpoint.config['model_type']} has {', '.join(names)} next to its weights{stead}"
+            f" {checkpoint.config['model_type']} has {', '.join(names)} next to its weights{advice}"
         )
     return paths
 

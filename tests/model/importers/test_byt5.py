@@ -165,10 +165,16 @@ def test_an_added_token_that_stands_for_a_byte_is_refused(tmp_path):
         read_vocabularies(Checkpoint(tmp_path))
 
 
-def test_a_folder_that_names_no_class_is_told_what_to_write(tmp_path):
+@pytest.mark.parametrize(
+    ("named", "advice"),
+    [
+        (None, 'if it is a ByT5, write "tokenizer_class": "ByT5Tokenizer" into its config.json'),
+        ("MyT5Tokenizer", "its tokenizer_class is MyT5Tokenizer"),  # it reads other bytes
+    ],
+)
+def test_a_folder_without_files_of_a_tokenizer_is_told_why(tmp_path, named, advice):
     write_byt5(tmp_path)
-    change(tmp_path, "config.json", tokenizer_class=None)
-    advice = 'if it is a ByT5, write "tokenizer_class": "ByT5Tokenizer" into its config.json'
+    change(tmp_path, "config.json", tokenizer_class=named)
     with pytest.raises(InputError, match=f"has no spiece.model: .*; {advice}"):
         read_vocabularies(Checkpoint(tmp_path))
 
