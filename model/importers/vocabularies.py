@@ -14,6 +14,7 @@ from model.importers.checkpoint import MARIAN, OWN, Checkpoint
 from model.importers.fields import number
 from model.importers.networks.marian_options import read_options
 from model.importers.tokenizers.added_tokens import STORED, TOKENIZER_CONFIG, Lexicon, extend
+from model.importers.tokenizers.blenderbot_small import SmallFiles, convert_blenderbot_small
 from model.importers.tokenizers.byte_level import convert_byte_level
 from model.importers.tokenizers.compare import Encode, sentencepiece_encoder
 from model.importers.tokenizers.kinds import (
@@ -69,12 +70,12 @@ PLBART_LISTS = {  # which its tokenizer has whatever files list
 @dataclass(frozen=True, slots=True)
 class Side:
     """The tokenizer of one side, and its original if they can be compared: a sentencepiece model,
-    whose pieces have the ids of `names`, or one of the tokenizers library. `typed` are the tokens
-    besides the original's own that texts may hold.
+    whose pieces have the ids of `names`, or one of the tokenizers library, or the files of one of
+    transformers. `typed` are the tokens besides the original's own that texts may hold.
     """
 
     converted: Converted
-    original: PieceFile | Tokenizer | ByteLevelBPETokenizer | None = None
+    original: PieceFile | Tokenizer | ByteLevelBPETokenizer | SmallFiles | None = None
     names: list[str] = field(default_factory=list[str])
     typed: list[AddedToken] = field(default_factory=list[AddedToken])
 
@@ -110,6 +111,11 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
         return Vocabularies(Side(source), Side(target))
     if checkpoint.is_marian:
         return read_marian_files(checkpoint)
+    return read_files(checkpoint)
+
+
+def read_files(checkpoint: Checkpoint) -> Vocabularies:
+    """Return the tokenizers of files of Hugging Face's kinds of checkpoints."""
     kind = kind_of(checkpoint)
     if uses_tokenizer_json(checkpoint, kind):
         return read_stored(checkpoint, kind)
@@ -118,6 +124,8 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
             return read_marian(checkpoint)
         case "bart" | "blenderbot" | "t5" if kind != "t5" or is_byte_level(checkpoint):
             return read_byte_level(checkpoint)
+        case "blenderbot-small":
+            return read_blenderbot_small(checkpoint)
         case "pegasus":
             return read_pegasus(checkpoint)
         case "t5":
@@ -198,6 +206,14 @@ def read_byte_level(checkpoint: Checkpoint) -> Vocabularies:
     )
     original = ByteLevelBPETokenizer(str(vocabulary), str(merges), prefix_space)
     side = Side(converted, original, lexicon.names, lexicon.typed_tokens)
+    return Vocabularies(side, side)
+
+
+def read_blenderbot_small(checkpoint: Checkpoint) -> Vocabularies:
+    files = SmallFiles(*need(checkpoint, "blenderbot-small"))
+    lexicon = extend(checkpoint, read_vocabulary(files.vocabulary), rows_of(checkpoint))
+    converted = convert_blenderbot_small(files, lexicon)
+    side = Side(converted, files, lexicon.names, lexicon.typed_tokens)
     return Vocabularies(side, side)
 
 
