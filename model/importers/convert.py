@@ -49,6 +49,7 @@ from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from model.usage import Usage
 
+INDIC_TRANS = "IndicTrans"  # the model_type of IndicTrans2
 SMALL_100_LAYERS = (12, 3)  # of encoder and decoder
 PROVED = 32  # texts that the graphs are compared on
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onnxruntime")
@@ -243,6 +244,12 @@ def check_kind(checkpoint: Checkpoint) -> None:
         if kind_of(checkpoint) == "m2m_100":
             check_m2m_100(checkpoint)
         return
+    if kind == INDIC_TRANS:
+        raise InputError(
+            f"{checkpoint.folder} is IndicTrans2, which Heed does not convert: its IndicProcessor,"
+            " outside of the tokenizer, brings all Indic scripts to Devanagari and back, and a"
+            " bundle without it would read and write the wrong script; give an NLLB instead"
+        )
     named = architectures(checkpoint)
     decoder_only = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in named)
     advice = "; it has a decoder alone, and Heed serves encoder-decoders" if decoder_only else ""

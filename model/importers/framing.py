@@ -41,7 +41,7 @@ def read_frame(checkpoint: Checkpoint, vocabularies: Vocabularies) -> Frame:
     target: SlottedIds = [TARGET_SLOT] if languages and kind in ("marian", "t5") else []
     if frame := deciding_frame(checkpoint, languages):
         return Frame([*target, *frame.prefix], frame.suffix)
-    if class_of(checkpoint).startswith(BARE):
+    if kind == "blenderbot-small" or class_of(checkpoint).startswith(BARE):
         return Frame(target, [])
     eos = id_of_role(checkpoint, vocabularies, "eos_token", "</s>")
     if ends_with_language(checkpoint, languages):
@@ -84,7 +84,7 @@ def deciding_frame(checkpoint: Checkpoint, languages: Codes) -> Frame | None:
     """
     kind, generic = kind_of(checkpoint), class_of(checkpoint) in GENERIC
     several = kind in ("nllb", "m2m_100", "mbart")
-    if kind in ("marian", "small100", "plbart") or (several and not generic):
+    if kind in ("marian", "small100", "plbart", "blenderbot-small") or (several and not generic):
         return None
     frame = stored_frame(checkpoint, languages)
     if frame is None or (several and not frame.has_language):

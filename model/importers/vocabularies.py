@@ -15,6 +15,7 @@ from model.importers.fields import number
 from model.importers.networks.marian_options import read_options
 from model.importers.tokenizers import byt5
 from model.importers.tokenizers.added_tokens import STORED, TOKENIZER_CONFIG, Lexicon, extend
+from model.importers.tokenizers.blenderbot_small import SmallFiles, convert_blenderbot_small
 from model.importers.tokenizers.byte_level import convert_byte_level
 from model.importers.tokenizers.compare import Encode, sentencepiece_encoder
 from model.importers.tokenizers.kinds import (
@@ -71,12 +72,13 @@ PLBART_LISTS = {  # which its tokenizer has whatever files list
 @dataclass(frozen=True, slots=True)
 class Side:
     """The tokenizer of one side, and its original if they can be compared: a sentencepiece model,
-    whose pieces have the ids of `names`, a tokenizer of the tokenizers library, or the definition
-    of the ids. `typed` are the tokens besides the original's own that texts may hold.
+    whose pieces have the ids of `names`, one of the tokenizers library, the files of one of
+    transformers, or the definition of the ids. `typed` are the tokens besides the original's own
+    that texts may hold.
     """
 
     converted: Converted
-    original: PieceFile | Tokenizer | ByteLevelBPETokenizer | Encode | None = None
+    original: PieceFile | Tokenizer | ByteLevelBPETokenizer | SmallFiles | Encode | None = None
     names: list[str] = field(default_factory=list[str])
     typed: list[AddedToken] = field(default_factory=list[AddedToken])
 
@@ -131,6 +133,8 @@ def read_files(checkpoint: Checkpoint) -> Vocabularies:
             return read_marian(checkpoint)
         case "bart" | "blenderbot" | "t5" if kind != "t5" or is_byte_level(checkpoint):
             return read_byte_level(checkpoint)
+        case "blenderbot-small":
+            return read_blenderbot_small(checkpoint)
         case "pegasus":
             return read_pegasus(checkpoint)
         case "t5":
@@ -220,6 +224,14 @@ def read_bytes(checkpoint: Checkpoint) -> Vocabularies:
     lexicon = extend(checkpoint, byt5.names_of_ids(rows), rows)
     converted = byt5.convert_bytes(lexicon)
     side = Side(converted, byt5.encode_bytes, lexicon.names, lexicon.typed_tokens)
+    return Vocabularies(side, side)
+
+
+def read_blenderbot_small(checkpoint: Checkpoint) -> Vocabularies:
+    files = SmallFiles(*need(checkpoint, "blenderbot-small"))
+    lexicon = extend(checkpoint, read_vocabulary(files.vocabulary), rows_of(checkpoint))
+    converted = convert_blenderbot_small(files, lexicon)
+    side = Side(converted, files, lexicon.names, lexicon.typed_tokens)
     return Vocabularies(side, side)
 
 

@@ -13,14 +13,18 @@ from model.network.positions import sinusoidal_positions
 class Embedding(nn.Module):
     """Scaled token embedding, plus the position, then a norm if configured, then dropout.
 
-    Vaswani et al. 2017, sections 3.4, 3.5 and 5.4.
+    Vaswani et al. 2017, sections 3.4, 3.5 and 5.4. With `positions_last` the norm comes first, and
+    does without the scale, as in BlenderbotSmall's decoder.
     """
 
     positions: Tensor | None
 
-    def __init__(self, vocab_size: int, length: int, config: TransformerConfig) -> None:
+    def __init__(
+        self, vocab_size: int, length: int, config: TransformerConfig, positions_last: bool = False
+    ) -> None:
         super().__init__()
-        self.scale = config.embedding_scale
+        self.positions_last = positions_last
+        self.scale = 1 if positions_last else config.embedding_scale
         self.tokens = nn.Embedding(vocab_size, config.d_model)
         match config.positions:
             case Positions.sinusoidal:
@@ -37,6 +41,8 @@ class Embedding(nn.Module):
         x = self.tokens(token_ids)
         if self.scale != 1:
             x = x * self.scale
+        if self.positions_last:
+            x = self.norm(x)
         if self.positions is not None:
             x = x + embedding(position, self.positions)
-        return self.dropout(self.norm(x))
+        return self.dropout(x if self.positions_last else self.norm(x))

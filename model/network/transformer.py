@@ -191,7 +191,12 @@ class Decoded(NamedTuple):
 class Decoder(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.embedding = Embedding(config.target_vocab_size, config.max_target_length, config)
+        self.embedding = Embedding(
+            config.target_vocab_size,
+            config.max_target_length,
+            config,
+            config.target_positions_last,
+        )
         attends = config.decoder is DecoderKind.self_attention
         rotary = config.rotary and attends
         self.rotary = Rotary(config.max_target_length, config.d_qk) if rotary else None

@@ -56,6 +56,7 @@ class Variant:
     embedding_norm: bool
     table: Table
     activation: str = "gelu"  # where config.json has none
+    target_positions_last: bool = False
     scaled: bool = False  # whether embeddings are scaled, where config.json does not say
 
 
@@ -73,6 +74,9 @@ KINDS = {
         scaled=True,
     ),
     "blenderbot": Variant(norm_first=True, embedding_norm=False, table=Table.whole),
+    "blenderbot-small": Variant(
+        norm_first=False, embedding_norm=True, table=Table.whole, target_positions_last=True
+    ),
 }
 LEARNED = (Table.stored, Table.whole)
 
@@ -117,6 +121,7 @@ def read_config(
         num_decoder_layers=number(checkpoint, "decoder_layers"),
         norm_first=kind.norm_first,
         embedding_norm=kind.embedding_norm,
+        target_positions_last=kind.target_positions_last,
         embedding_scale=0.0 if flag(checkpoint, "scale_embedding", kind.scaled) else 1.0,
         positions=Positions.learned if kind.table in LEARNED else Positions.sinusoidal,
         activation=activation(checkpoint, "activation_function", function),

@@ -11,6 +11,7 @@ from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.framing import TARGET_SLOT, deciding_frame, is_mbart_50
 from model.importers.proofs.proof import Proof
 from model.importers.tokenizers.added_tokens import STORED
+from model.importers.tokenizers.blenderbot_small import FOLLOWED, SmallFiles
 from model.importers.tokenizers.compare import (
     Encode,
     compare_pieces,
@@ -39,15 +40,27 @@ def prove_pieces(vocabularies: Vocabularies) -> list[Proof]:
         if side.original is None:
             proofs.append(Proof(f"{name} tokenizer", "-", "there is no reference tokenizer", None))
             continue
-        reference, encode = reference_of(side)
+        try:
+            reference, encode = reference_of(side)
+        except ImportError as error:
+            said = f"pip install {error.name} compares them with Hugging Face"
+            proofs.append(Proof(f"{name} tokenizer", "-", said, None))
+            continue
         texts = [*probes(), *typed_texts(side)]
         different = compare_pieces(side.converted, encode, texts)
         example = f", such as {different[0][:40]!r}" if different else ""
         result = f"{len(different)} of {len(texts)} texts have other ids{example}"
-        if isinstance(side.original, PieceFile) and side.converted.dropped:
-            result += f"; {side.converted.dropped} pieces of {side.original.path.name} have no id"
+        if side.converted.dropped:
+            result += f"; {side.converted.dropped} {dropped_of(side)}"
         proofs.append(Proof(f"{name} tokenizer", reference, result, not different))
     return proofs
+
+
+def dropped_of(side: Side) -> str:
+    """Return what is dropped of the original because the vocabulary lacks it."""
+    if isinstance(side.original, PieceFile):
+        return f"pieces of {side.original.path.name} have no id"
+    return "merges are of or to a piece without an id"
 
 
 def typed_texts(side: Side) -> Iterator[str]:
@@ -68,6 +81,9 @@ def reference_of(side: Side) -> tuple[str, Encode]:
         package, encode = "sentencepiece", sentencepiece_encoder(side.original, side.names)
         encode = with_typed(encode, side.typed, names)
         hidden = [name for name in side.original.user_defined if side.hides(name)]
+    elif isinstance(side.original, SmallFiles):
+        package, encode = "transformers", encode_small(side.original)
+        encode = with_typed(encode, side.typed, names)
     elif isinstance(side.original, ByteLevelBPETokenizer):
         package, encode = "tokenizers", with_typed(encode_with(side.original), side.typed, names)
     elif isinstance(side.original, Tokenizer):
@@ -80,6 +96,23 @@ def reference_of(side: Side) -> tuple[str, Encode]:
         f"{package} {version(package)}",
         lambda text: None if any(token in text for token in hidden) else encode(text),
     )
+
+
+def encode_small(files: SmallFiles) -> Encode:
+    """Return the encoding of BlenderbotSmall's class. It returns None for a text with a piece of
+    several letters that has no id: Hugging Face reads it as unknown, Heed in smaller pieces."""
+    from transformers import BlenderbotSmallTokenizer
+
+    theirs: Any = BlenderbotSmallTokenizer(str(files.vocabulary), str(files.merges))
+    known = theirs.get_vocab()
+
+    def encode(text: str) -> list[int] | None:
+        pieces = theirs.tokenize(text, split_special_tokens=True)
+        if any(len(piece.removesuffix(FOLLOWED)) > 1 and piece not in known for piece in pieces):
+            return None
+        return theirs.convert_tokens_to_ids(pieces)
+
+    return encode
 
 
 def prove_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, usage: Usage) -> Proof:
@@ -167,6 +200,8 @@ def open_theirs(transformers: Any, checkpoint: Checkpoint, languages: Codes) -> 
             name = "NllbTokenizer"
         case "m2m_100" | "small100":
             name = "M2M100Tokenizer"
+        case "blenderbot-small":
+            name = "BlenderbotSmallTokenizer"
         case "plbart":
             name = "PLBartTokenizer"
         case "mbart":

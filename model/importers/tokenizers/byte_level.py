@@ -41,19 +41,20 @@ def convert_byte_level(
     return Converted(tokenizer, compose=False, dropped=0)
 
 
-def read_merges(path: Path, ids: Collection[str]) -> list[tuple[str, str]]:
-    """Return the pairs of a merges.txt, the first one to merge first."""
+def read_merges(path: Path, ids: Collection[str] | None = None) -> list[tuple[str, str]]:
+    """Return the pairs of a merges.txt, the first one to merge first. Raise InputError if a line is
+    not a pair, or names a token that `ids` lack, if they are given."""
     try:
         lines = read(path).decode().splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text: copy or download it again") from error
-    known = set(ids)
+    known = None if ids is None else set(ids)
     pairs: list[tuple[str, str]] = []
     for number, line in enumerate(lines, start=1):
         if not line or (number == 1 and line.startswith("#version")):
             continue
         left, space, right = line.partition(" ")
-        if not space or {left, right, left + right} - known:
+        if not space or (known is not None and {left, right, left + right} - known):
             raise InputError(
                 f"line {number} of {path} is {line!r}: every line names two tokens of vocab.json"
                 " that join to a third"

@@ -14,6 +14,7 @@ FILES = {  # of a tokenizer, by its kind
     "marian": ("source.spm", "target.spm", "vocab.json"),
     "bart": ("vocab.json", "merges.txt"),
     "blenderbot": ("vocab.json", "merges.txt"),
+    "blenderbot-small": ("vocab.json", "merges.txt"),
     "pegasus": ("spiece.model",),
     "t5": ("spiece.model",),
     "m2m_100": (SENTENCEPIECE, "vocab.json"),
@@ -22,12 +23,8 @@ FILES = {  # of a tokenizer, by its kind
     "mbart": (SENTENCEPIECE,),
     "plbart": (SENTENCEPIECE,),
 }
-STORABLE = FILES.keys() - {
-    "marian",
-    "m2m_100",
-    "small100",
-    "plbart",
-}  # kinds that tokenizer.json stands for
+UNSTORED = ("marian", "m2m_100", "small100", "plbart", "blenderbot-small")
+STORABLE = FILES.keys() - {*UNSTORED}  # kinds that tokenizer.json stands for
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read STORED alone
 BYTES = "ByT5Tokenizer"
 PREFIX_SPACE = ("Bart", "Roberta", "Blenderbot")  # classes that set this flag, whatever STORED has

@@ -277,6 +277,38 @@ def write_blenderbot(folder, seed=0, **changes):
     return save(transformers.BlenderbotForConditionalGeneration(config), folder, generation, seed)
 
 
+def train_small(folder, special):
+    """Write vocab.json and merges.txt of BlenderbotSmall, and return its vocabulary."""
+    library = tokenizers.Tokenizer(tokenizers.models.BPE())
+    library.normalizer = tokenizers.normalizers.Lowercase()
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [tokenizers.pre_tokenizers.WhitespaceSplit(), tokenizers.pre_tokenizers.Punctuation()]
+    )
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=PIECES, end_of_word_suffix="</w>", show_progress=False
+    )
+    library.train_from_iterator(probes(), trainer)
+    model = json.loads(library.to_str())["model"]
+    pieces = sorted(model["vocab"], key=model["vocab"].get)
+    names = [each.removesuffix("</w>") if "</w>" in each else f"{each}@@" for each in pieces]
+    names = [*special, *names]
+    (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    merges = [" ".join(pair) for pair in model["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
+    return names
+
+
+def write_blenderbot_small(folder, seed=0, **changes):
+    """BlenderbotSmall: BPE of lower-case words, nothing around a text."""
+    names = train_small(folder, ["__null__", "__start__", "__end__", "__unk__"])
+    config = transformers.BlenderbotSmallConfig(**fields(names, changes))
+    generation = {"num_beams": 4, "max_length": 24, "min_length": 4, "length_penalty": 0.65}
+    generation |= {"no_repeat_ngram_size": 3, "pad_token_id": 0, "eos_token_id": 2}
+    generation |= {"decoder_start_token_id": 1}
+    model = transformers.BlenderbotSmallForConditionalGeneration(config)
+    return save(model, folder, generation, seed)
+
+
 def write_bart(folder, seed=0, **changes):
     """BART: byte-level BPE, and a forced bos as of summaries."""
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]

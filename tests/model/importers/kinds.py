@@ -5,6 +5,7 @@ from importlib import import_module
 from tests.model.importers.checkpoints import (
     write_bart,
     write_blenderbot,
+    write_blenderbot_small,
     write_m2m100,
     write_marian,
     write_marian_of_two_vocabularies,
@@ -36,6 +37,7 @@ WRITERS = {
     "plbart": write_plbart,
     "bart": write_bart,
     "blenderbot": write_blenderbot,
+    "blenderbot_small": write_blenderbot_small,
     "pegasus": write_pegasus,
     "t5": write_t5,
     "flan": write_flan,

@@ -23,8 +23,10 @@ CLASSES = {
     "pegasus": "PegasusTokenizer",
     "m2m100": "M2M100Tokenizer",
     "marian": "MarianTokenizer",
+    "plbart": "PLBartTokenizer",
+    "blenderbot": "BlenderbotTokenizer",
 }
-SLOW = ("m2m100", "marian")  # classes that join the text of tokens with spaces of their own
+SLOW = ("m2m100", "marian", "plbart")  # classes that join the text of tokens with spaces of their own
 ADDED = {
     "\u27e6": False,
     "\n": False,

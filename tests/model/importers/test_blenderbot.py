@@ -1,4 +1,5 @@
-"""Blenderbot's tokenizer reads a text as if it began with a space, and ends it with </s>."""
+"""Blenderbot's tokenizer reads a text as if it began with a space, and ends it with </s>. That of
+BlenderbotSmall splits lower-case words, and adds nothing."""
 
 import json
 
@@ -12,7 +13,8 @@ from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.tokenizers.probes import probes
 from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
-from tests.model.importers.checkpoints import write_blenderbot
+from model.network.config import InputError
+from tests.model.importers.checkpoints import write_blenderbot, write_blenderbot_small
 from tests.model.importers.conftest import serve
 from tests.model.importers.served import check_places
 
@@ -87,3 +89,65 @@ def test_a_text_ends_with_eos_also_where_transformers_5_leaves_it_out(tmp_path, 
     assert proof.result.startswith("transformers 5 leaves </s> out")
     theirs = transformers.BlenderbotTokenizer.from_pretrained(tmp_path)
     assert theirs("a").input_ids[-1] != 2  # where it does not, compare with it
+
+
+SMALL = (  # what the class of BlenderbotSmall does with signs, new lines and Greek
+    *("Sam's here!\nHi.\n\nYes", "a'\nb", "x\r\ny", "a..b?c(d)", "\nend\n", "a@@ b</w> @@"),
+    *("\u039f\u0394\u039f\u03a3 \u03a3\u0391\u03a3.\u03a3 \u03a3", "\u0130stanbul"),
+)
+
+
+def test_small_texts_have_the_ids_and_the_text_of_hugging_face(tmp_path):
+    write_blenderbot_small(tmp_path)
+    theirs = transformers.BlenderbotSmallTokenizer.from_pretrained(tmp_path)
+    checkpoint, vocabularies, usage = read(tmp_path)
+    ours = serve(vocabularies.source.converted)
+    for text in (*probes(), *SMALL):
+        expected = theirs.tokenize(text, split_special_tokens=True)
+        tokens = ours.encode(text, "/")
+        assert tokens.ids == theirs.convert_tokens_to_ids(expected)
+        whole = theirs.decode(tokens.ids)  # the service waits for the rest of a character
+        assert ours.decode(tokens.ids).text == whole.removesuffix("\ufffd").rstrip()
+        check_places(text, tokens.tokens)
+    ids = vocabularies.source.tokenizer.encode("a b").ids
+    assert [*usage.source_prefix, *ids, *usage.source_suffix] == theirs("a b").input_ids
+    assert usage.decoder_start == [1]
+    assert all(proof.holds for proof in prove_pieces(vocabularies))
+    assert prove_ends(checkpoint, vocabularies, usage).holds
+
+
+def test_small_tokens_that_are_typed_are_text(tmp_path):
+    write_blenderbot_small(tmp_path)
+    _, vocabularies, _ = read(tmp_path)
+    ours = serve(vocabularies.source.converted)
+    for name in ("__null__", "__start__", "__end__", "__unk__"):
+        tokens = ours.encode(f"a {name} b", "/").tokens
+        assert not {0, 1, 2} & {token.id for token in tokens}
+    assert ours.decode([1, 30, 2]).text == ours.decode([30]).text
+
+
+def test_small_merges_without_an_id_are_dropped_and_counted(tmp_path):
+    write_blenderbot_small(tmp_path)
+    path = tmp_path / "vocab.json"
+    names = [*json.loads(path.read_text())]
+    rare = [name for name in names[-9:] if not name.endswith("@@")]
+    kept = [name for name in names if name not in rare]
+    path.write_text(json.dumps({name: i for i, name in enumerate(kept)}))
+    vocabularies = read_vocabularies(Checkpoint(tmp_path))
+    assert vocabularies.source.converted.dropped == len(rare) > 0
+    for proof in prove_pieces(vocabularies):
+        assert proof.holds
+        assert proof.result.endswith(f"; {len(rare)} merges are of or to a piece without an id")
+    ours = serve(vocabularies.source.converted)
+    tokens = ours.encode(rare[0], "/").tokens
+    assert len(tokens) > 1
+    assert ours.unknown_id not in [token.id for token in tokens]
+
+
+def test_small_without_its_unknown_token_is_refused(tmp_path):
+    write_blenderbot_small(tmp_path)
+    path = tmp_path / "vocab.json"
+    names = ["other" if name == "__unk__" else name for name in json.loads(path.read_text())]
+    path.write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    with pytest.raises(InputError, match=r"vocab\.json lacks __unk__"):
+        read_vocabularies(Checkpoint(tmp_path))

@@ -75,6 +75,7 @@ def test_examples_are_requests_that_need_no_language(converted, served, tmp_path
 def generate(theirs, kind, ids, start):
     """Decode as `generate` does with the checkpoint's own options."""
     forced = {"forced_bos_token_id": start[1]} if kind in ("nllb", "m2m100", "mbart50") else {}
+    forced |= {"decoder_start_token_id": start[0]} if kind == "plbart" else {}
     (found,) = theirs.generate(torch.tensor([ids]), **forced)
     return found.tolist()[len(start) :]
 

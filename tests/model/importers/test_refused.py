@@ -77,6 +77,10 @@ WEIGHT = "model.encoder.layers.0.fc1.weight"
         (lambda f: change(f, WEIGHT, lambda t: t[1:]), f"tensor {WEIGHT} has shape (47, 32)"),
         (lambda f: cut(f, "source.spm"), "source.spm"),
         (lambda f: edit(f, model_type="longt5"), "model_type 'longt5': Heed knows bart, mbart"),
+        (
+            lambda f: edit(f, model_type="IndicTrans", auto_map={"AutoConfig": "x.Y"}),
+            "is IndicTrans2, which Heed does not convert: its IndicProcessor, outside of the",
+        ),
         (lambda f: edit(f, decoder_ffn_dim=64), "encoder_ffn_dim 48 and decoder_ffn_dim 64"),
         (
             lambda f: edit(f, model_type="llama", architectures=["LlamaForCausalLM"]),

@@ -43,7 +43,7 @@ BART = {
 OPTIONS = [
     T5,
     {**T5, "relative_per_layer": True, "rotary": True},
-    BART,
+    {**BART, "target_positions_last": True, "embedding_scale": 3.0},
     {"activation": Activation.silu, "final_norm": True, "tied": Tied.target},
 ]
 FORMULAS = {
@@ -107,6 +107,13 @@ def test_an_embedding_is_scaled_placed_and_normalised():
     expected = torch.tensor(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 0.1))
     found = embedding(torch.tensor([4, 4, 9]), torch.tensor([0, 6, 2]))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    last = Embedding(11, 7, learned, positions_last=True).eval()  # the norm, then positions
+    nn.init.normal_(last.positions)
+    rows, placed = last.tokens.weight.numpy()[[4, 4, 9]], last.positions.numpy()[[0, 6, 2]]
+    centred = rows - rows.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 0.1) + placed
+    found = last(torch.tensor([4, 4, 9]), torch.tensor([0, 6, 2]))
+    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-5, atol=1e-5)
     bare = Embedding(11, 7, configure(positions=Positions.none)).eval()
     torch.testing.assert_close(
         bare(torch.tensor([5]), torch.tensor([3])), bare.tokens.weight[5:6] * 4
