@@ -143,6 +143,17 @@ class Open(NamedTuple):
     settings: Settings
 
 
+class Rest(NamedTuple):
+    """What a request sends besides some entries: how many rows follow once these are answered, and
+    when it sent its first entries, on the clock of time.monotonic(), if these are later ones."""
+
+    rows: int = 0
+    since: float | None = None
+
+
+NO_REST = Rest()
+
+
 class Submit(NamedTuple):
     """An order to compute the entries of a request, for which its client waits `seconds` from
     `arrived`, on the clock of time.monotonic(). `request_id` is for the log.
@@ -155,6 +166,7 @@ class Submit(NamedTuple):
     request_id: str
     arrived: float
     seconds: float
+    rest: Rest = NO_REST
 
 
 class Cancel(NamedTuple):

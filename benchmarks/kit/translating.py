@@ -55,8 +55,14 @@ class Translating(EngineClient):
         on_progress: object = None,
         seconds: float = math.inf,
         request_id: str = "",
+        rest: object = None,
     ) -> "list[asyncio.Future[Answer]]":
-        del on_progress, seconds, request_id  # nothing is streamed, and every request is accepted
+        del (
+            on_progress,
+            seconds,
+            request_id,
+            rest,
+        )  # nothing is streamed, and every request is accepted
         futures = [self._loop.create_future() for _ in entries]
         self._waiting.extend(zip(entries, futures, strict=True))
         self._arrived.release()

@@ -40,7 +40,7 @@ from service.serving.registry import Registry
 from service.serving.supervisor import Supervisor
 from service.settings.settings import Settings
 from service.text.opening import open_tokenizers
-from service.wire import Answer, Entry
+from service.wire import NO_REST, Answer, Entry, Rest
 
 MOST = 1 << 30  # sources or rows: a command shares its engine with nobody
 
@@ -70,10 +70,11 @@ class LocalEngine(EngineClient):
         on_progress: OnProgress | None = None,
         seconds: float = math.inf,
         request_id: str = "",
+        rest: Rest = NO_REST,
     ) -> list[asyncio.Future[Answer]]:
         assert self.local
         jobs = [Job(entry, request_id) for entry in entries]
-        self.local.queue.put(jobs, seconds)
+        self.local.queue.put(jobs, seconds, rest)
         futures = [self._loop.create_future() for _ in jobs]
         for future, job in zip(futures, jobs, strict=True):
             future.add_done_callback(partial(cancel_with, job.result))

@@ -132,7 +132,7 @@ class EngineServer:
             for number, entry in order.entries
         }
         try:
-            engine.queue.put([*jobs.values()], order.seconds)
+            engine.queue.put([*jobs.values()], order.seconds, order.rest)
         except HeedError as refusal:
             told = [Collected((number, refusal, order.request_id), 0) for number in jobs]
             self._collected.extend(told)

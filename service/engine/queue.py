@@ -1,22 +1,16 @@
-"""The queue of a model: in which order jobs are taken, by which of its workers, and who is refused.
-
-Jobs of several requests take turns: a request of one source waits for one source of each request of
-thousands. Fair queueing, Nagle 1987, https://www.rfc-editor.org/rfc/rfc970
-A new request need not even wait for that: its first turn comes early, and some room is kept for it,
-as for the new flows of fq_codel, https://www.rfc-editor.org/rfc/rfc8290
-"""
+"""The queue of a model: which of its workers takes which jobs, and who is refused."""
 
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count, zip_longest
+from collections.abc import Callable, Sequence
 
 from service.engine.scheduler import Job, Scheduler
+from service.engine.turns import LATE, Turns, Waiting, delays, rows_before
 from service.errors import DeadlineExceeded, HeedError, Unavailable
 from service.pace import FEW, Pace, refuse
+from service.wire import NO_REST, Rest
 
 # A step costs as much before its first row as for about ten rows. So workers that share few rows
 # take longer than one that decodes them all (docs/adr/0005). If at most GATHERED_ROWS wait, or are
@@ -24,103 +18,7 @@ from service.pace import FEW, Pace, refuse
 # BUSY_ROWS, it takes them all, and the other cores stay free for the HTTP process. Otherwise the
 # workers share the rows evenly.
 GATHERED_ROWS, BUSY_ROWS = 5, 16
-LATE = 1.25  # times the expected wait: a rate is not exact
 SHORT_QUEUE = 256  # jobs: a queue this short is scanned in far less time than a step takes
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """The jobs of one request that wait, how many rows they take, when the last of them must have
-    been taken, and whether none was taken yet."""
-
-    jobs: deque[Job]
-    rows: int
-    until: float = math.inf
-    is_new: bool = True
-
-    @property
-    def arrived(self) -> float:
-        return self.jobs[0].arrived
-
-
-def rows_before(rows: int, requests: Iterable[Waiting]) -> int:
-    """Return how many rows of these requests come before the last of `rows` of another."""
-    return sum(min(rows, each.rows) for each in requests)
-
-
-class Turns:
-    """Jobs in the order in which they are taken: one of each request, then the next of each.
-
-    A new request comes behind the other new ones and one that has had a turn, not behind all of
-    these. So at most as many new ones overtake a request as stand before it.
-    """
-
-    def __init__(self) -> None:
-        self._requests = deque[Waiting]()
-        self.rows = self.jobs = 0  # how many wait
-
-    def __iter__(self) -> Iterator[Job]:
-        for turn in zip_longest(*(each.jobs for each in self._requests)):
-            yield from (job for job in turn if job)
-
-    def __bool__(self) -> bool:
-        return bool(self._requests)
-
-    def rows_before(self, rows: int) -> int:
-        """Return how many rows come before the last of `rows` that a new request adds."""
-        return rows_before(rows, self._requests)
-
-    @property
-    def soonest(self) -> float:
-        """When the first of all requests must have been taken."""
-        return min((each.until for each in self._requests), default=math.inf)
-
-    def in_order_of_arrival(self) -> list[Waiting]:
-        return sorted(self._requests, key=lambda each: each.arrived)
-
-    def add(self, jobs: Sequence[Job], until: float = math.inf) -> None:
-        """Add the jobs of a request, of which the last must be taken before `until`."""
-        if jobs:
-            rows = sum(job.rows for job in jobs)
-            from_last = zip(count(len(self._requests), -1), reversed(self._requests), strict=False)
-            behind = next((place for place, each in from_last if each.is_new), 0)
-            self._requests.insert(behind + 1, Waiting(deque(jobs), rows, until))
-            self.rows, self.jobs = self.rows + rows, self.jobs + len(jobs)
-
-    def first_jobs(self) -> Iterator[Job]:
-        """Yield the first job of each request that has had no turn yet."""
-        return (each.jobs[0] for each in self._requests if each.is_new)
-
-    def pop(self, job: Job | None = None) -> Job:
-        """Remove and return the first job, or this one of `first_jobs`. The next one of its request
-        comes last in line."""
-        if job is None:
-            request = self._requests.popleft()
-        else:
-            request = next(each for each in self._requests if each.jobs[0] is job)
-            self._requests.remove(request)
-        job = request.jobs.popleft()
-        request.rows -= job.rows
-        request.is_new = False
-        self.rows, self.jobs = self.rows - job.rows, self.jobs - 1
-        if request.jobs:
-            self._requests.append(request)
-        return job
-
-    def remove_abandoned(self) -> None:
-        for each in self._requests:
-            each.jobs = deque(job for job in each.jobs if not job.abandoned)
-            each.rows = sum(job.rows for job in each.jobs)
-        self._requests = deque(each for each in self._requests if each.jobs)
-        self.rows = sum(each.rows for each in self._requests)
-        self.jobs = sum(len(each.jobs) for each in self._requests)
-
-    def clear(self) -> list[Job]:
-        """Remove and return all jobs."""
-        left = [*self]
-        self._requests.clear()
-        self.rows = self.jobs = 0
-        return left
 
 
 class Queue:
@@ -148,22 +46,25 @@ class Queue:
         """Rows that wait."""
         return self._waiting.rows
 
-    def put(self, jobs: Sequence[Job], seconds: float = math.inf) -> None:
-        """Accept all jobs of a request or none.
+    def put(self, jobs: Sequence[Job], seconds: float = math.inf, rest: Rest = NO_REST) -> None:
+        """Accept all jobs of a request or none. `rest`: what else it sends; further jobs of one
+        that waits were accepted with its first ones.
 
-        Goes by the rate at which rows were taken lately. Raise DeadlineExceeded if the last job
-        would wait for longer than `seconds` even alone, Overloaded if it would after the rows that
-        wait; Unavailable once the queue is closed.
+        Raise DeadlineExceeded or Overloaded if the last of all its rows would come too late (see
+        `_refusal`), and Unavailable once the queue is closed.
         """
         with self._changed:
             if self._closed:
                 raise Unavailable("this model is being closed: send the request again")
             rows, now = sum(job.rows for job in jobs), self._clock()
-            if self._wait(rows, now) > seconds:
-                self._waiting.remove_abandoned()
-            if (wait := self._wait(rows, now)) > seconds:
-                raise self._refusal(rows, now, wait, seconds, self._waiting.rows)
-            self._waiting.add(jobs, now + seconds)
+            since = jobs[0].arrived if rest.since is None else rest.since
+            request = Waiting(deque(jobs), rows, rest.rows, now + seconds, since)
+            known = None if rest.since is None else self._waiting.find(since)
+            if known:
+                self._waiting.extend(known, request)
+            else:
+                self._check(request, now)
+                self._waiting.add(request)
             if self._waiting.jobs > self._clean_above:
                 self._waiting.remove_abandoned()
                 self._clean_above = max(SHORT_QUEUE, 2 * self._waiting.jobs)
@@ -171,31 +72,44 @@ class Queue:
                 self._pace.enter(now, self._waiting.rows, rows)
             self._changed.notify(len(jobs))
 
-    def _wait(self, rows: int, now: float) -> float:
-        """Return the seconds until the last of `rows` new rows is taken; 0 if no rate has been
-        measured."""
-        if self._pace.rate is None:
-            return 0.0
-        ahead = self._waiting.rows_before(rows) + rows
-        return self._pace.wait(now, self._waiting.rows, ahead) or 0.0
+    def _check(self, request: Waiting, now: float) -> None:
+        """Raise the refusal of a request that comes too late even after those that are abandoned
+        have been removed."""
+        if self._refusal(request, self._waiting.earlier(request.since), now):
+            self._waiting.remove_abandoned()
+        if refusal := self._refusal(request, self._waiting.earlier(request.since), now):
+            raise refusal
 
     def _refusal(
-        self, rows: int, now: float, wait: float, seconds: float, others: int
-    ) -> HeedError:
-        """Return what a request is told whose `rows` would wait for longer than it can, with the
-        rows of `others`."""
-        alone = self._pace.wait(now, self._waiting.rows, rows) or 0.0
+        self, request: Waiting, earlier: Sequence[Waiting], now: float
+    ) -> HeedError | None:
+        """Return what a request is told if the last of its rows would be taken too late after those
+        of `earlier` ones, or would make one of these too late, at the rate at which rows were taken
+        lately. Return None if it can be accepted, as any while no rate is known.
+
+        There is a margin, unless none is before it: then it is refused only if it takes too long
+        even alone.
+        """
+        rows, left = request.all_rows, request.until - now
+        alone = self._pace.wait(now, self._waiting.rows, rows)
+        if alone is None:
+            return None
+        before = rows_before(rows, earlier)
+        wait = alone * (1 + before / rows) * (LATE if before else 1)
+        if wait <= left and not delays(request, earlier, alone / rows, now):
+            return None
         of_rows = "rows (sources, times their beams or samples)"
-        has = f"and this request has {seconds:.3g}"
-        if alone > seconds:
+        has = f"and this request has {left:.3g}"
+        if alone > left:
             return DeadlineExceeded(
                 f"{rows} {of_rows} take about {alone:.2g} seconds, {has}: send fewer, or give it"
                 " more time"
             )
+        others = sum(each.all_rows for each in earlier)
         return refuse(
             f"{others} {of_rows} wait already, so {rows} more would wait for about"
             f" {wait:.2g} seconds, {has}",
-            wait - seconds,
+            max(wait - left, alone),
         )
 
     def _refuse_late(self, now: float) -> None:
@@ -205,20 +119,16 @@ class Queue:
         They were accepted when no rate was known, or it was higher. Since requests take turns, all
         would otherwise come too late together, after all the work on them.
         """
-        rate = self._pace.rate or math.inf
-        if now + LATE * self._waiting.rows / rate <= self._waiting.soonest:
+        everything = self._pace.wait(now, self._waiting.rows, self._waiting.all_rows) or 0.0
+        if now + LATE * everything <= self._waiting.soonest:
             return
         kept: list[Waiting] = []
         for each in self._waiting.in_order_of_arrival():
-            before, left = rows_before(each.rows, kept), each.until - now
-            # One that none is before is refused only if it takes too long even alone
-            if (wait := (LATE if kept else 1) * (before + each.rows) / rate) <= left:
+            if refusal := self._refusal(each, kept, now):
+                for job in each.jobs:
+                    job.finish(refusal)
+            else:
                 kept.append(each)
-                continue
-            others = sum(other.rows for other in kept)
-            refusal = self._refusal(each.rows, now, wait, left, others)
-            for job in each.jobs:
-                job.finish(refusal)
         self._waiting.remove_abandoned()
 
     def take(self, worker: int, running: Sequence[Job], *, busy: bool) -> list[Job] | None:

@@ -22,6 +22,7 @@ from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
 from service.settings.settings import Settings
 from service.wire import (
+    NO_REST,
     REPLIES,
     Answer,
     AskStatus,
@@ -34,6 +35,7 @@ from service.wire import (
     Opened,
     Order,
     Reply,
+    Rest,
     Status,
     Submit,
     encode_message,
@@ -146,8 +148,10 @@ class EngineClient(asyncio.Protocol):
         on_progress: OnProgress | None = None,
         seconds: float = math.inf,
         request_id: str = "",
+        rest: Rest = NO_REST,
     ) -> list[asyncio.Future[Answer]]:
-        """Send the entries of a request to the engine, which accepts all of them or none.
+        """Send the entries of a request to the engine, which accepts all of them or none. `rest`
+        is what the request sends besides.
 
         Each future gets an Answer or a HeedError: Overloaded for all if the request has fewer
         `seconds` than it would wait.
@@ -161,7 +165,7 @@ class EngineClient(asyncio.Protocol):
             )
         asked = [(*self._expect(), entry) for entry in entries]
         numbered = [(number, entry) for number, _, entry in asked]
-        self._order(Submit(numbered, request_id, time.monotonic(), seconds))
+        self._order(Submit(numbered, request_id, time.monotonic(), seconds, rest))
         for place, (number, future, entry) in enumerate(asked):
             if entry.streams and on_progress:
                 self._listeners[number] = partial(on_progress, place)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, WouldBlock, to_thread
 from starlette.concurrency import run_in_threadpool
@@ -42,7 +42,7 @@ from service.serving.client import OnProgress
 from service.serving.model import Model
 from service.serving.registry import Registry
 from service.settings.settings import Settings
-from service.wire import Answer, Entry
+from service.wire import NO_REST, Answer, Entry, Rest
 
 LITTLE = 64  # characters to read or tokens to write: quicker than waking a thread
 SMALL = 1 << 11  # bytes, characters or ids to read: some milliseconds at most
@@ -179,6 +179,7 @@ class Call(Request):
         model: Model,
         entries: Sequence[Entry],
         on_progress: OnProgress | None = None,
+        rest: Rest = NO_REST,
     ) -> "list[asyncio.Future[Answer]]":
         """Hand the entries to the engine, if there are any. Raise TooLarge for more rows than
         max_rows."""
@@ -197,7 +198,7 @@ class Call(Request):
             record.sources = len(entries)
             record.source_tokens = sum(len(entry.source_ids) for entry in entries)
         record.submitted, left = time.monotonic(), self.deadline.left
-        return model.engine.submit(entries, on_progress, left, self.request_id)
+        return model.engine.submit(entries, on_progress, left, self.request_id, rest)
 
     async def submit_and_wait(
         self,
@@ -219,11 +220,26 @@ class Call(Request):
     async def submit_in_parts(
         self, model: Model, entries: Sequence[Entry], faults: Faults, results: Sequence[int]
     ) -> list[Answer]:
-        """Return the answers to entries as `submit_and_wait` does, AT_ONCE of them at a time."""
+        """Return the answers to entries as `submit_and_wait` does, without a record of them.
+
+        They are sent AT_ONCE at a time, in two parts: while the engine computes one, it has rows of
+        the next. So it always knows of the request, and of what is to come of it.
+        """
+        since, left = time.monotonic(), sum(entry.rows for entry in entries)
+        parts: list[asyncio.Future[list[Answer]]] = []
         answers: list[Answer] = []
-        for start in range(0, len(entries), AT_ONCE):
-            part = slice(start, start + AT_ONCE)
-            answers += await self.submit_and_wait(model, entries[part], faults, results[part])
+        try:
+            for start in range(0, len(entries), AT_ONCE):
+                if len(parts) > 1:
+                    answers += await self.wait_for(parts[-2])
+                part = slice(start, start + AT_ONCE)
+                left -= sum(entry.rows for entry in entries[part])
+                futures = self.submit(model, entries[part], rest=Rest(left, since))
+                parts.append(gather_answers(futures, faults, results[part]))
+            for each in parts[-2:]:
+                answers += await self.wait_for(each)
+        finally:
+            cancel_all(parts)
         return answers
 
     def note(self, answers: Sequence[Answer]) -> None:
@@ -316,7 +332,7 @@ async def answer_or_note(future: "asyncio.Future[Answer]", result: int, faults: 
         return Answer()
 
 
-def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
+def cancel_all(futures: "Sequence[asyncio.Future[Any]]") -> None:
     """Cancel the entries that have not ended, which frees their rows in the engine."""
     for future in futures:
         future.cancel()

@@ -1,6 +1,8 @@
 import dataclasses
 import random
+from collections import Counter
 from contextlib import suppress
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 from service.engine.queue import Queue
 from service.engine.scheduler import Job, Scheduler
 from service.errors import DeadlineExceeded, Overloaded
+from service.pace import FEW
 from service.search.options import SearchOptions
-from service.wire import Entry
+from service.wire import Entry, Rest
 
 SCHEDULER = Scheduler(
     max_batch_tokens=4096,
@@ -85,7 +88,7 @@ def test_a_request_that_would_wait_too_long_is_refused_whole():
     server = Server(rate=100)
     server.queue.put(jobs(2000))
     server.serve(5)
-    for rows, seconds in ((1, 0.1), (400, 9), (1400, 60)):
+    for rows, seconds in ((1, 0.1), (400, 11), (1400, 60)):
         server.queue.put(accepted := jobs(rows), seconds)
         assert not any(job.abandoned for job in accepted)
         for job in accepted:
@@ -277,3 +280,137 @@ def test_requests_that_come_too_late_are_refused_as_soon_as_it_is_known():
     assert error.retry_after >= 1
     server.serve(55)
     assert not {*server.queue.leave(0)} & {*requests[0]}
+
+
+def busy_server():
+    """A server that knows its rate, and has 200 to 400 rows of another request to take."""
+    server = Server(rate=20)
+    server.queue.put(jobs(1400))
+    server.serve(50)
+    return server
+
+
+@pytest.mark.parametrize("rows", [17, 60, 400])
+@pytest.mark.parametrize("share", [0.9, 1.15, 1.35, 1.5])
+def test_a_request_that_is_accepted_is_kept(rows, share):
+    """If it is expected to wait for less than four fifths of its time. Others are refused at once,
+    and not later."""
+    server = busy_server()
+    wait = (rows + min(rows, server.queue.rows)) / 20  # in turns with the other request
+    if share < 1.25:
+        with pytest.raises(Overloaded):
+            server.queue.put(jobs(rows), share * wait)
+        return
+    server.queue.put(request := jobs(rows), share * wait)
+    server.serve(share * wait)
+    assert not any(job.abandoned for job in request)
+    assert not {*request} & {*server.queue.leave(0)}
+
+
+@pytest.mark.parametrize(("coming", "fits"), [(0, True), (300, True), (800, False)])
+def test_rows_that_follow_count_with_the_first(coming, fits):
+    server = busy_server()
+    first, waiting = jobs(100), server.queue.rows
+    rest = Rest(coming, first[0].arrived)
+    if fits:
+        server.queue.put(first, 60, rest)
+    else:
+        with pytest.raises(Overloaded, match=f"so {100 + coming} more would wait"):
+            server.queue.put(first, 60, rest)
+    assert server.queue.rows == waiting + 100 * fits
+
+
+def test_further_rows_of_a_request_are_accepted_with_it_and_take_its_turns():
+    """However little time is left."""
+    queue = Queue(dataclasses.replace(SCHEDULER, max_batch_tokens=22), 1)  # two sources
+    first, further, other = jobs(3), jobs(3), jobs(6)
+    queue.put(first, 60, Rest(3, first[0].arrived))
+    queue.put(other, 60)
+    queue.put(further, 0.01, Rest(0, first[0].arrived))
+    taken = [queue.take(0, [], busy=True) for _ in range(6)]
+    assert [*chain(*taken)] == [*in_turns([[*first, *further], other])]
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(1, True), (FEW, True), (20, True), (400, False)])
+def test_a_new_request_makes_no_earlier_one_too_late(rows, fits):
+    """It would come in time itself, but takes turns with one that has 50 seconds and needs 32.
+    A few rows always fit in."""
+    server = busy_server()
+    server.queue.put(early := jobs(400), 50)
+    if not fits:
+        with pytest.raises(Overloaded):
+            server.queue.put(jobs(rows), 100)
+        return
+    server.queue.put(jobs(rows), 100)
+    server.serve(49)
+    assert not any(job.abandoned for job in early)
+    assert not {*early} & {*server.queue.leave(0)}
+
+
+class Client:
+    """Sends the rows of a request in parts, of which two are in progress, as `Call` does."""
+
+    def __init__(self, server, rows, seconds):
+        self.server, self.left, self.until = server, rows, server.now + seconds
+        self.since = server.now + random.random() / 1e6
+        self.parts, self.state = [], "new"
+
+    def go_on(self):
+        if any(job.abandoned for part in self.parts for job in part):
+            self.leave("withdrawn")
+        elif self.server.now > self.until:
+            self.leave("late")
+        else:
+            self.parts = [part for part in self.parts if not self.server.done.issuperset(part)]
+            while self.left and len(self.parts) < 2 and self.state in ("new", "accepted"):
+                self.send(min(self.left, 20))
+            if not self.parts and self.state == "accepted":
+                self.state = "answered"
+
+    def send(self, rows):
+        self.left -= rows
+        self.parts.append(jobs(rows))
+        rest = Rest(self.left, self.since)
+        try:
+            self.server.queue.put(self.parts[-1], self.until - self.server.now, rest)
+            self.state = "accepted"
+        except (Overloaded, DeadlineExceeded):
+            self.leave("refused" if self.state == "new" else "withdrawn")
+
+    def leave(self, state):
+        self.state = state
+        for job in [job for part in self.parts for job in part]:
+            job.result.cancel()
+
+
+class Counted(Server):
+    """A server that knows which rows it has completed, and has few at a time."""
+
+    def __init__(self, rate):
+        super().__init__(rate)
+        few = dataclasses.replace(SCHEDULER, max_batch_tokens=55)
+        self.queue, self.done = Queue(few, 1, lambda: self.now), set()
+
+    def serve(self, seconds):
+        for _ in range(round(seconds * self.rate)):
+            self.running += self.queue.take(0, self.running, busy=True)
+            self.now += 1 / self.rate
+            self.done.update(self.running[:1])
+            self.running = self.running[1:]
+
+
+@pytest.mark.parametrize("sizes", [[160], [1, 1, 1, 20, 160], [1] * 20 + [160]])
+def test_a_large_request_that_is_accepted_is_answered(sizes):
+    """Three times as much arrives as can be done in time."""
+    chance, server, clients = random.Random(1), Counted(rate=40), []
+    mean = sum(sizes) / len(sizes)
+    for _ in range(240):
+        server.serve(0.5)
+        for _ in range(int(60 / mean + chance.random())):
+            clients.append(Client(server, chance.choice(sizes), 60))  # noqa: PERF401
+        for each in clients:
+            if each.state in ("new", "accepted"):
+                each.go_on()
+    states = Counter(each.state for each in clients)
+    assert states["late"] + states["withdrawn"] <= 0.03 * states["answered"]
+    assert states["refused"] > 0

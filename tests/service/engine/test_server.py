@@ -243,7 +243,7 @@ def test_an_answer_is_sent_although_no_pass_follows():
     class Hasty:
         queue = property(lambda self: self)
 
-        def put(self, jobs, seconds):
+        def put(self, jobs, *_):
             for job in jobs:
                 job.finish(Answer(seconds={"queue": 0.5}))
 

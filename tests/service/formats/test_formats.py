@@ -120,7 +120,7 @@ def test_every_form_of_a_batch_comes_in_pieces():
     results = [{"source": "s", "target": "t", "attention": [block]} for _ in range(150)]
     document = {"model": "m", "results": results}
     for form in ("application/json", "application/npz", "application/safetensors", "text/html"):
-        pieces = WRITERS[form](document)
+        pieces = [*WRITERS[form](document)]
         assert sum(map(len, pieces)) > 8 * LEAST_PIECE
         assert max(map(len, pieces)) < 4 * LEAST_PIECE
     assert json.loads(b"".join(to_json_pieces(document)))["results"][149]["source"] == "s"
@@ -173,7 +173,7 @@ def test_a_large_answer_is_sent_whole(server):
     body = {"source": [word] * 40, "attention": {"kinds": ["encoder"]}}
     headers = {"accept-encoding": "identity"}
     answer = httpx2.post(f"{server}/v1/attention", json=body, headers=headers, timeout=60)
-    assert len(answer.content) == int(answer.headers["content-length"]) > 10_000_000
+    assert len(answer.content) > 10_000_000
     results = answer.json()["results"]
     assert len(results) == 40
     assert all(result == results[0] for result in results)
