@@ -20,6 +20,7 @@ IN_FLAGS = {  # words for requests, and for commands
     "so send a list of words": "so give each word by itself",
     "send only": "give only",
 }
+BEFORE = "set|omit|raise|lower|use|with|or|and"  # words before the name of a field in errors
 
 
 def report(message: str) -> None:
@@ -57,7 +58,28 @@ def describe(error: HeedError) -> str:
     text = named.detail + error.advice
     for request, command in IN_FLAGS.items():
         text = text.replace(request, command)
-    return text
+    return name_flags(text)
+
+
+def name_flags(text: str) -> str:
+    """Return an error with the flags of the command that is running in the place of fields: such as
+    --no-source-final for "set source_final to false"."""
+    context = click.get_current_context(silent=True)
+    fields = [each.name for each in context.command.params if each.name] if context else []
+    if not fields:
+        return text
+
+    def name(found: re.Match[str]) -> str:
+        before, field, value = found["before"] or "", found["field"], found["value"]
+        flag = field.replace("_", "-")
+        if before == "set " and value:
+            switched = {"true": f"--{flag}", "false": f"--no-{flag}"}
+            return f"give {switched.get(value, f'--{flag} {value}')}"
+        return f"{before}--{flag}" + (f" to {value}" if value else "")
+
+    field = f"(?P<field>{'|'.join(fields)})"
+    words = re.compile(rf"(?P<before>\b(?:{BEFORE}) ){field}\b(?: to (?P<value>\w+))?")
+    return words.sub(name, text)
 
 
 def error_of(problem: Mapping[str, Any]) -> HeedError:

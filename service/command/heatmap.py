@@ -43,7 +43,8 @@ def draw_attribution(result: dict[str, Any]) -> str:
             rows = [f"{row} {of:.2f}" for row, of in zip(rows, result["source_share"], strict=True)]
         lost: FloatArray = np.asarray(block["data"], np.float32).reshape(block["shape"])
         most = lost.max(initial=0)
-        title = f"{LOST.get(kind, f'{kind} heads, log-prob lost')}, at most {most:.2f}"
+        shown = f"{most:.2f}" if most >= 0.1 else f"{most:.1g}"
+        title = f"{LOST.get(kind, f'{kind} heads, log-prob lost')}, at most {shown}"
         lines += ["", title, *heatmap(np.maximum(lost, 0) / max(most, LEAST), rows, columns)]
     return "\n".join(lines)
 

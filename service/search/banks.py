@@ -11,6 +11,8 @@ from itertools import chain
 from service.search.phrases import Phrases, State
 from service.search.protocol import DEAD, Beam, Candidates
 
+Continuation = tuple[float, int, int, float]  # the fields of a Beam, which takes longer to make
+
 
 class Banks:
     """The beams of one source by what they lack."""
@@ -21,15 +23,22 @@ class Banks:
         self._beam_size = beam_size  # W
         self._set([phrases.read(prefix)] * beam_size)
         self._would_end = False  # whether the model has wanted to end a target without a phrase
+        self._ending: set[int] = set()  # rows that it would end at this step
+        self._overdue = [False] * beam_size  # (W,): rows that it would have ended, as `rivals` says
 
     def follow(self, beams: Sequence[Beam]) -> None:
         """Read the token of each row (W,)."""
-        states = self._states
-        self._set([self._phrases.next(states[beam.parent], beam.token_id) for beam in beams])
+        states, overdue, ending = self._states, self._overdue, self._ending
+        self._set([self._phrases.next(states[parent], token) for _, parent, token, _ in beams])
+        self._overdue = [
+            (overdue[parent] or parent in ending) and total > DEAD and lacking > 0
+            for (total, parent, _, _), lacking in zip(beams, self._lacking, strict=True)
+        ]
 
     def _set(self, states: list[State]) -> None:
         self._states = states  # (W,)
         self._effects = [self._phrases.effects(state) for state in states]  # (W,)
+        self._lacking = [self._phrases.remaining(state) for state in states]  # (W,)
 
     def advancing(self, row: int) -> list[int]:
         """Return the tokens that bring a row nearer to its phrases."""
@@ -37,26 +46,24 @@ class Banks:
 
     def continuations(
         self, candidates: Candidates, first_row: int, totals: Sequence[float], count: int
-    ) -> list[Beam]:
+    ) -> list[Continuation]:
         """Return the `count` best continuations of each row, and those that advance, best first."""
-        found: list[Beam] = []
+        found: list[Continuation] = []
         rows = slice(first_row, first_row + self._beam_size)
         ids, log_probs = candidates.ids[rows, :count], candidates.log_probs[rows, :count]
         lists = zip(totals, ids.tolist(), log_probs.tolist(), strict=True)
         for row, (total, tokens, values) in enumerate(lists):
             if total == DEAD:
                 continue
-            held = {*tokens}
-            if others := [token for token in self._effects[row].advancing if token not in held]:
+            pairs = zip(tokens, values, strict=True)
+            found += [(total + value, row, token, value) for token, value in pairs]
+            others = [token for token in self._effects[row].advancing if token not in tokens]
+            if others:
                 assert candidates.logits is not None  # the search asked for them
                 logits = candidates.logits[first_row + row]  # (V,)
                 norm = logits.item(tokens[0]) - values[0]
-                tokens += others
-                values += [logits.item(token) - norm for token in others]
-            found += [
-                Beam(total + value, row, token, value)
-                for token, value in zip(tokens, values, strict=True)
-            ]
+                pairs = ((token, logits.item(token) - norm) for token in others)
+                found += [(total + value, row, token, value) for token, value in pairs]
         found.sort(reverse=True)
         return found
 
@@ -69,19 +76,16 @@ class Banks:
         return self._phrases.unmet(self._phrases.read([*self._prefix, *token_ids]))
 
     def rivals(self, totals: Sequence[float]) -> list[float]:
-        """Return the totals (W,) of the rows for which the search should go on.
+        """Return the totals of the rows, of (W,), for which the search should go on.
 
-        Once the model has wanted to end, a row that lacks a phrase does not count: it would go on
-        up to the limit, since it must not end.
+        A row does not count if it lacks a phrase and the model would have ended it, or a beam that
+        it continues. It would go on up to the limit, since it must not end.
         """
-        return [
-            total
-            for total, state in zip(totals, self._states, strict=True)
-            if not (self._would_end and self._phrases.remaining(state))
-        ]
+        pairs = zip(totals, self._overdue, strict=True)
+        return [total for total, is_overdue in pairs if not is_overdue]
 
     def share(
-        self, continuations: Sequence[Beam], room: int, eos_ids: Sequence[int]
+        self, continuations: Sequence[Continuation], room: int, eos_ids: Sequence[int]
     ) -> Iterator[Beam]:
         """Yield continuations in the order in which they get the W rows, endings first.
 
@@ -92,33 +96,37 @@ class Banks:
         if there is room, but no earlier than the model finds likely.
         """
         # STEP 1: sort into banks; a continuation must not end before all is met
-        banks: dict[int, list[Beam]] = {}
-        endings: list[tuple[int, Beam]] = []  # with their rank among those that have met all
+        rounds: list[list[tuple[int, Continuation]]] = [[] for _ in range(self._beam_size)]
+        banks: dict[int, int] = {}  # how many continuations each has, by what it lacks
+        # With their rank among those that have met all
+        endings: list[tuple[int, Continuation]] = []
+        self._ending.clear()
         effects = self._effects
         for rank, beam in enumerate(continuations):
             total, parent, token_id, _ = beam
             if total == DEAD:
                 break
             lacking = effects[parent].lacking.get(token_id, effects[parent].otherwise)
+            place = banks.get(lacking, 0)
             if token_id not in eos_ids:
-                banks.setdefault(lacking, []).append(beam)
+                banks[lacking] = place + 1
+                if place < self._beam_size:
+                    rounds[place].append((lacking, beam))
             elif not lacking:
-                endings.append((len(endings) + len(banks.get(0, [])), beam))
-            elif not rank:
-                self._would_end = True
+                endings.append((len(endings) + place, beam))
+            elif all(other != parent for _, other, _, _ in continuations[:rank]):
+                self._ending.add(parent)
+                self._would_end |= not rank
         # STEP 2: one of each bank in turn
-        ranked = sorted(
-            (place, -beam.total, lacking, beam)
-            for lacking, bank in banks.items()
-            for place, beam in enumerate(bank)
-        )
-        taken = [lacking for _, _, lacking, _ in ranked[: self._beam_size]]
+        ranked = [*chain.from_iterable(rounds)]
+        taken = [lacking for lacking, _ in ranked[: self._beam_size]]
         nearest = min(banks, default=0)
         if banks and nearest not in taken and (self._would_end or min(taken) > room):
-            best = next(place for place, each in enumerate(ranked) if each[2] == nearest)
+            best = next(place for place, (lacking, _) in enumerate(ranked) if lacking == nearest)
             ranked.insert(self._beam_size - 1, ranked.pop(best))
             taken[-1] = nearest
         # STEP 3: endings count as if the bank without lack were a beam search of its own, of its
         # rows and of those that nothing takes
         rows = max(1, taken.count(0) + self._beam_size - len(taken))
-        return chain((beam for rank, beam in endings if rank < rows), (each[3] for each in ranked))
+        best_endings = (beam for rank, beam in endings if rank < rows)
+        return (Beam(*beam) for beam in chain(best_endings, (beam for _, beam in ranked)))

@@ -57,10 +57,12 @@ class BeamState:
             rows = range(first_row, first_row + len(self.totals))
             self.entropies.append([entropy(candidates.of(row)[2]) for row in rows])
         if self.banks and self.rules.takes_best:
-            count = self.rules.least
-            found = self.banks.continuations(candidates, first_row, self.totals, count)
-            return self.banks.share(found, self._room, eos_ids)
-        count = self.rules.least + self.rules.most_ending
+            count = self.options.beam_size + len(eos_ids)
+            best = self.banks.continuations(candidates, first_row, self.totals, count)
+            return self.banks.share(best, self._room, eos_ids)
+        # Each bank needs W live beams of a row, which may end by each eos
+        least = self.options.beam_size + len(eos_ids) if self.banks else self.rules.least
+        count = least + self.rules.most_ending
         found: list[Beam] = []
         alternatives: list[Alternatives] = [[] for _ in self.totals]
         for row, total in enumerate(self.totals):
@@ -156,13 +158,14 @@ class BeamState:
         """Return whether W hypotheses are finished and the live beams can be dropped.
 
         With early stopping they always can. Otherwise they can unless the best beam, at its present
-        length, scores better than the worst hypothesis.
+        length, scores better than the worst hypothesis. A row that is not a rival (`Banks.rivals`)
+        has the place of a hypothesis, but not of one to return.
         """
         options = self.options
-        if len(self.hypotheses) < options.beam_size:
+        rivals = self.banks.rivals(self.totals) if self.banks else self.totals
+        if len(self.hypotheses) < max(options.num_hypotheses, len(rivals)):
             return False
-        totals = self.banks.rivals(self.totals) if self.banks else self.totals
-        best = max(totals, default=DEAD) / self._length**options.length_penalty
+        best = max(rivals, default=DEAD) / self._length**options.length_penalty
         return options.early_stopping or self.hypotheses[-1].score >= best
 
     def _end_beams(self, reason: FinishReason) -> None:

@@ -28,13 +28,14 @@ class Allowed(NamedTuple):
     log_probs: FloatArray  # (N,)
     ids: IntArray  # (N,)
     best: Alternatives
-    is_ranked: bool = False  # whether they come best first
+    is_ranked: bool = False  # whether they come best first, then those of `needed`
 
     def most_probable(self, count: int, needed: Sequence[int] = ()) -> Alternatives:
         """Return the `count` most probable tokens, and all those of `needed` that are allowed."""
         if self.is_ranked:
-            pairs = self.ids[:count].tolist(), self.log_probs[:count].tolist()
-            return list(zip(*pairs, strict=True))
+            read = slice(None if needed else count)
+            pairs = [*zip(self.ids[read].tolist(), self.log_probs[read].tolist(), strict=True)]
+            return pairs[:count] + [pair for pair in pairs[count:] if pair[0] in needed]
         best = most_probable(self.log_probs, self.ids, count)
         if others := {*needed}.difference(token for token, _ in best):
             places = np.isin(self.ids, [*others])  # (N,)
@@ -172,7 +173,7 @@ class Rules:
             log_probs, ids = log_probs[allowed], ids[allowed]
         if self._renormalizes and len(ids):
             log_probs = log_softmax(log_probs)  # (N,)
-        is_ranked = count is not None and not self._penalizes and not needed
+        is_ranked = count is not None and not self._penalizes
         return Allowed(log_probs, ids, best, is_ranked)
 
     def ends(self, generated: list[int]) -> bool:

@@ -12,6 +12,7 @@ from service.arrays import FloatArray
 from service.attention import AttentionKind
 from service.formats.json import Document
 from service.occlusion import (
+    Of,
     Pair,
     first_difference,
     head_losses,
@@ -97,7 +98,9 @@ class Replacement(BaseModel):
 
 
 class AttributionAnswer(responses.ModelResponse):
-    replacement: Replacement = Field(description="The token that replaces others.")
+    replacement: Replacement | None = Field(
+        default=None, description="The token that replaces others. Absent with of heads."
+    )
     results: list[AttributionResult | responses.FailedResult] = Field(
         description="One for each source, in their order."
     )
@@ -112,14 +115,17 @@ class Label:
 
 def write_attribution(
     model: Model,
+    of: Of,
     decimals: int | None,
     answered: Sequence[tuple[Pair, Sequence[Answer]]],
 ) -> Document:
     """Return the answer, given each pair with the answers to all its rows."""
-    token = {"token": model.source.name(model.replacement), "id": model.replacement}
     results = [
         write_result(pair, log_probs_of(pair, answers), decimals) for pair, answers in answered
     ]
+    if of == "heads":
+        return {"model": model.name, "results": results}
+    token = {"token": model.source.name(model.replacement), "id": model.replacement}
     return {"model": model.name, "replacement": token, "results": results}
 
 

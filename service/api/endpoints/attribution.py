@@ -145,7 +145,7 @@ async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
         return write_partial(call, faults, [*pairs], each, write_valid)
 
     def write_valid(answered: Sequence[tuple[Pair, Sequence[Answer]]]) -> Document:
-        return write_attribution(model, body.decimals, answered)
+        return write_attribution(model, body.of, body.decimals, answered)
 
     return Computed(write, answers, faults.size)
 

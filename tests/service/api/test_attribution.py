@@ -172,7 +172,9 @@ KINDS = {"encoder": 4, "decoder": 3, "cross": 3}  # layers of the default model
 def test_heads_are_worth_what_a_target_loses_when_they_are_switched_off(post):
     """As /v1/score says with ablate, of generated tokens."""
     body = {"source": "read", "target_prefix": "R"}
-    (result,) = attributed(post, **body, of="heads")
+    answer = post("/v1/attribution", **body, of="heads")[1]
+    (result,) = answer["results"]
+    assert "replacement" not in answer
     assert "source_share" not in result
     found = blocks_of(result)
     assert {kind: data.shape for kind, data in found.items()} == {

@@ -146,6 +146,7 @@ def test_heads_and_foils_are_drawn(heed):
     assert [line.split(",")[0] for line in heads.splitlines() if ", at most" in line] == [
         f"{kind} heads" for kind in ("encoder", "decoder", "cross")
     ]
+    assert "at most 0.00" not in heads
     foil = heed("attribution", "read", "R EH1 D", "--contrast", "R IY1 D").stdout
     assert "lead over the foil lost, at most" in foil
     assert "EH1, not IY1 " in foil
@@ -195,7 +196,26 @@ def test_every_field_of_a_request_has_a_flag():
         (["score", "ax"], "give a TARGET as well"),
         (["decode", "ax", "--ablate", "cross"], "'cross' is not of the form cross:-1:0,1"),
         (["decode", "ax", "--ablate", "cross:9:0"], "heed: --ablate is 9 but there is no such"),
-        (["decode", "ax", "--hold", "2"], "heed: --hold has no effect on a whole source"),
+        (
+            ["decode", "ax", "--hold", "2"],
+            "heed: --hold has no effect on a whole source: give --no-source-final, or omit --hold",
+        ),
+        (
+            ["decode", "ax", "--source-share", "--json"],
+            "heed: --source-share is a number of words: give --words, or omit --source-share",
+        ),
+        (
+            ["decode", "ax", "--top-p", "0.5"],
+            "has no effect without sampling: set --temperature above 0, or omit --top-p",
+        ),
+        (
+            ["attribution", "ax", "--of", "heads", "--unit", "word"],
+            "heed: --unit has no effect with --of heads: omit --unit, or give --of source",
+        ),
+        (
+            ["attention", "ax", "--threshold", "0.5"],
+            "give --alignment threshold, or omit --threshold",
+        ),
         (["attribution", "ax", "-o", "a.html"], "a.html must end in one of .json, .npz"),
         (["decode", "ax", "--bundle", ROOT], "is not a bundle"),
         (["decode", "ax", "--bundle", ROOT, "--url", "http://a"], "give --bundle or --url"),

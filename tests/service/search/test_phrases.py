@@ -5,8 +5,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from service.search.options import SearchOptions
 from service.search.phrases import Item, Phrase
-from tests.service.search.markov import Markov
+from service.search.rules import log_softmax
+from tests.service.search.markov import EOS, Markov
 
 LETTERS = {0: "a", 1: "b", 3: "."}  # a phrase may start a word after 3, not after 0 and 1
 Tokens = st.lists(st.sampled_from([0, 1, 3]), min_size=1, max_size=3).map(tuple)
@@ -152,3 +154,39 @@ def test_phrases_of_improbable_tokens_are_met_whatever_the_other_options(seed, p
     np.testing.assert_allclose(plain.log_probs, said, rtol=1e-4)
     if "top_log_probs" in options:
         assert ruled.token_ids == plain.token_ids
+
+
+class Sentence(Markov):
+    """Wants to say 3, 4 and so on up to 14, and counts the steps of all rows."""
+
+    def __init__(self, seed):
+        super().__init__(seed, size=30)
+        said = [*range(3, 15)]
+        self.logits[[0, *said], [*said, EOS]] += 14
+        self.log_probs = log_softmax(self.logits.astype(np.float64))
+        self.row_steps = 0
+
+    def candidates(self, tokens, k, logits):
+        self.row_steps += len(tokens)
+        return super().candidates(tokens, k, logits)
+
+    def count_steps(self, phrases):
+        """Return the steps of all rows together in a search with these phrases."""
+        self.row_steps = 0
+        required = items_of([[Phrase(phrase)] for phrase in phrases])
+        options = SearchOptions(
+            max_new_tokens=60, beam_size=4, early_stopping=False, required=required
+        )
+        ((found,),) = self.decode([options])
+        assert found.token_ids == [*range(3, 15), EOS]
+        return self.row_steps
+
+
+@pytest.mark.parametrize("phrases", [[(9,)], [(4, 5), (9,)]])
+def test_phrases_that_are_there_anyway_do_not_prolong_the_search(phrases):
+    """Rows that lack a phrase where the model would have ended them must go on, but the search
+    does not wait for other targets in their place."""
+    languages = [Sentence(seed) for seed in range(20)]
+    plain = sum(language.count_steps([]) for language in languages)
+    found = sum(language.count_steps(phrases) for language in languages)
+    assert found <= 1.2 * plain
