@@ -222,7 +222,7 @@ def test_a_full_worker_encodes_several_sources_at_once_but_a_new_word_immediatel
     """Targets end at different steps. Without this, most passes would encode one source."""
     settings = ONE_WORKER.model_copy(update={"max_batch_tokens": 1024})
     with running(tiny_bundle, settings) as engine:
-        sources = [entry([4 + i % 5, 5], 4 + i % 13) for i in range(200)]
+        sources = [entry([4 + i % 5, 5], 3 + i * 7 % 31) for i in range(200)]
         expected = answers(engine, sources[:40])
         words, passes = [], []  # sources of a pass, of which some may be words
         encode, step = engine.session.encode, engine.session.step
@@ -246,7 +246,7 @@ def test_a_full_worker_encodes_several_sources_at_once_but_a_new_word_immediatel
     assert len(arrived) == 3
     assert all(1 in passes[i + 1] for i in arrived)
     counts = [len(each) for each in passes if each and 1 not in each]
-    assert sum(counts) / len(counts) >= 6
+    assert sum(counts) / len(counts) > 4  # as they end, 2.2
 
 
 def test_a_word_does_not_wait_for_the_teacher_forcing_of_others(g2p_bundle, every_weight):
