@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from service.command.asking import Decoded, decode_in_order, open_model
+from service.command.asking import Decoded, Model, decode_in_order, open_model
 from service.command.errors import describe, report
 from service.command.flags import Place
 from service.errors import StartupError
@@ -141,30 +141,37 @@ def encode_line(line: str) -> bytes:
 async def decode_file(
     source: Path | None, output: Path, options: dict[str, Any], place: Place
 ) -> int:
-    """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
-    kind = kind_of(output)
+    """Open a model and write `output`, as `decode_lines` does."""
     async with open_model(place) as model:
         collect_rarely()
-        with open_texts(source) as texts:
-            first = [] if source else [*islice(texts, BATCH)]
-            mark = fingerprint(source or first, kind, options, model.version)
-            part = output.with_name(f"{output.name}.{mark}.part")
-            done = count_whole_lines(part)
-            if done:
-                report(f"going on after the {done} lines of {part}")
-            progress = Progress(done)
-            failed = 0
-            batches = batches_of(islice(chain(first, texts), done, None), BATCH)
-            with part.open("ab") as file:
-                async for each in decode_in_order(
-                    model, batches, options, before=done, together=TOGETHER
-                ):
-                    file.writelines(write_lines(kind, each))
-                    file.flush()
-                    for error in each.errors.values():
-                        report(describe(error))
-                    failed += len(each.errors)
-                    progress.add(len(each.texts))
+        return await decode_lines(model, source, output, options)
+
+
+async def decode_lines(
+    model: Model, source: Path | None, output: Path, options: dict[str, Any]
+) -> int:
+    """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
+    kind = kind_of(output)
+    with open_texts(source) as texts:
+        first = [] if source else [*islice(texts, BATCH)]
+        mark = fingerprint(source or first, kind, options, model.version)
+        part = output.with_name(f"{output.name}.{mark}.part")
+        done = count_whole_lines(part)
+        if done:
+            report(f"going on after the {done} lines of {part}")
+        progress = Progress(done)
+        failed = 0
+        batches = batches_of(islice(chain(first, texts), done, None), BATCH)
+        with part.open("ab") as file:
+            async for each in decode_in_order(
+                model, batches, options, before=done, together=TOGETHER
+            ):
+                file.writelines(write_lines(kind, each))
+                file.flush()
+                for error in each.errors.values():
+                    report(describe(error))
+                failed += len(each.errors)
+                progress.add(len(each.texts))
     finish(part, output)
     progress.end(output)
     return failed

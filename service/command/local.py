@@ -6,13 +6,11 @@ A command thus answers as the service does, with the same options, errors and JS
 import asyncio
 import json
 import logging
-import math
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,29 +22,30 @@ from typing_extensions import override
 
 from service.api.answering.respond import Computed
 from service.api.reading.call import Call, Service
+from service.api.reading.faults import Faults
 from service.api.reading.validation_errors import validate
 from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
 from service.engine.opening import open_engine
 from service.engine.scheduler import Job
-from service.errors import StartupError
+from service.errors import PassFailed, StartupError
 from service.formats.json import JSON, Document, to_json
 from service.formats.writers import WRITERS
 from service.http.limits import Admission, Budget, Record, Terms
 from service.http.middleware.metrics import RequestMetrics
-from service.serving.client import EngineClient, OnProgress, settle
+from service.serving.client import EngineClient
 from service.serving.model import Model
 from service.serving.registry import Registry
 from service.serving.supervisor import Supervisor
 from service.settings.settings import Settings
 from service.text.opening import open_tokenizers
-from service.wire import NO_REST, Answer, Entry, Rest
+from service.wire import Answer, Entry
 
 MOST = 1 << 30  # sources or rows: a command shares its engine with nobody
 
 
 class LocalEngine(EngineClient):
-    """Passes entries to an engine in this process."""
+    """An engine in this process."""
 
     local: Engine | None = None
 
@@ -54,54 +53,80 @@ class LocalEngine(EngineClient):
     async def start(self) -> None:
         self.local = open_engine(self.bundle, self._settings)
         self.opened = self.local.opened
-        self._ended = deque[tuple[asyncio.Future[Answer], Future[Answer]]]()
-        self._loop = asyncio.get_running_loop()
-        self.local.start(self._wake)
+        self.local.start()
 
     @override
     async def close(self) -> None:
         if self.local:
             self.local.close()
 
-    @override
-    def submit(
-        self,
-        entries: Sequence[Entry],
-        on_progress: OnProgress | None = None,
-        seconds: float = math.inf,
-        request_id: str = "",
-        rest: Rest = NO_REST,
-    ) -> list[asyncio.Future[Answer]]:
+    async def run(self, entries: Sequence[Entry], *, partial: bool) -> list[Future[Answer]]:
+        """Return the outcomes of the entries when all have ended. If one fails, raise its error and
+        cancel the others, unless the request is `partial`.
+
+        A worker wakes the event loop once for all entries: it has to wait for the interpreter's
+        lock as long as the loop runs.
+        """
         assert self.local
-        jobs = [Job(entry, request_id) for entry in entries]
-        self.local.queue.put(jobs, seconds, rest)
-        futures = [self._loop.create_future() for _ in jobs]
-        for future, job in zip(futures, jobs, strict=True):
-            future.add_done_callback(partial(cancel_with, job.result))
-            job.result.add_done_callback(partial(self._collect, future))
-        self._pass_on()  # outcomes of a pass that a worker has already ended
-        return futures
+        jobs = [Job(entry) for entry in entries]
+        ended = deque[Future[Answer]]()
+        woken, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def _collect(self, future: asyncio.Future[Answer], outcome: Future[Answer]) -> None:
-        """Collect the outcome of a job. Once for all of a pass, the event loop is woken."""
-        self._ended.append((future, outcome))
+        def end(outcome: Future[Answer]) -> None:
+            ended.append(outcome)
+            if len(ended) == len(jobs) or (not partial and failure_of(outcome)):
+                loop.call_soon_threadsafe(woken.set)
 
-    def _wake(self) -> None:
-        if self._ended:
-            self._loop.call_soon_threadsafe(self._pass_on)
-
-    def _pass_on(self) -> None:
-        """Resolve the futures of all jobs that have ended."""
-        while self._ended:
-            future, outcome = self._ended.popleft()
-            if not outcome.cancelled():
-                settle(future, outcome.exception() or outcome.result())
+        for job in jobs:
+            job.result.add_done_callback(end)
+        self.local.queue.put(jobs)
+        try:
+            await woken.wait()
+        finally:
+            if len(ended) < len(jobs):
+                for job in jobs:
+                    job.result.cancel()
+        if not partial and (failure := next(filter(None, map(failure_of, ended)), None)):
+            raise failure
+        return [job.result for job in jobs]
 
 
-def cancel_with(outcome: Future[Answer], future: asyncio.Future[Answer]) -> None:
-    """Cancel a job whose future was cancelled, which frees its rows."""
-    if future.cancelled():
-        outcome.cancel()
+def failure_of(outcome: Future[Answer]) -> BaseException | None:
+    return None if outcome.cancelled() else outcome.exception()
+
+
+class LocalCall(Call):
+    """A request that nobody sent: it may take any time, and nobody leaves."""
+
+    @override
+    async def submit_and_wait(
+        self,
+        model: Model,
+        entries: Sequence[Entry],
+        faults: Faults | None = None,
+        results: Sequence[int] = (),
+    ) -> list[Answer]:
+        if not entries:
+            return []
+        engine = model.engine
+        assert isinstance(engine, LocalEngine)
+        if not (faults and faults.partial):
+            outcomes = await engine.run(entries, partial=False)
+            return [outcome.result() for outcome in outcomes]
+        answers: list[Answer] = []
+        outcomes = await engine.run(entries, partial=True)
+        for result, outcome in zip(results, outcomes, strict=True):
+            failure = failure_of(outcome)
+            if isinstance(failure, PassFailed):
+                faults.add(failure, result)
+            answers.append(Answer() if isinstance(failure, PassFailed) else outcome.result())
+        return answers
+
+    @override
+    async def submit_in_parts(
+        self, model: Model, entries: Sequence[Entry], faults: Faults, results: Sequence[int]
+    ) -> list[Answer]:
+        return await self.submit_and_wait(model, entries, faults, results)
 
 
 class LocalModel:
@@ -200,9 +225,8 @@ def errors_logged() -> Generator[None]:
         structlog.configure(**before)
 
 
-def make_call(service: Service, path: str) -> Call:
-    """Return the call of a request that nobody sent: it may take any time, and nobody leaves."""
+def make_call(service: Service, path: str) -> LocalCall:
     state = {"record": Record(), "request_id": "", "terms": Terms()}
     app = SimpleNamespace(state=SimpleNamespace(service=service))
     scope = {"type": "http", "app": app, "state": state, "path": path, "headers": []}
-    return Call(scope, asyncio.get_running_loop().create_future)
+    return LocalCall(scope, asyncio.get_running_loop().create_future)

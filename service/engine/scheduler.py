@@ -82,6 +82,7 @@ class Job:
     on_progress: Callable[[Progress], None] = ignore
     result: Outcome = field(default_factory=Outcome)
     answer: Answer = field(default_factory=Answer)  # what has been computed so far
+    is_first: bool = True  # of its request to leave the queue
     reported: bool = False  # progress, which cannot be taken back
     cross: CrossCache | None = None  # of its source, while the job waits for teacher forcing
     rows: int = field(init=False)  # decoded at once: beams or samples

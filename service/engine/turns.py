@@ -121,7 +121,7 @@ class Turns:
             self._requests.remove(request)
         job = request.jobs.popleft()
         request.rows -= job.rows
-        request.is_new = False
+        job.is_first, request.is_new = request.is_new, False
         self.rows, self.jobs = self.rows - job.rows, self.jobs - 1
         if request.jobs:
             self._requests.append(request)

@@ -23,6 +23,8 @@ from service.runtime.session import Attended, Session
 from service.search.protocol import Detokenize
 from service.wire import Answer, Entry, Steps
 
+ENOUGH, OF = 8, 4  # jobs to encode at once, or a part of those being decoded if that is fewer
+
 Item = TypeVar("Item")
 
 
@@ -68,6 +70,7 @@ class Worker:
         self._encoder_gates = partial(encoder_gates, config=manifest.config)
         self._decoder_gates = partial(decoder_gates, config=manifest.config)
         self._batches: dict[BatchKey, Batch] = {}
+        self._held: list[Job] = []  # taken while others waited, to be encoded with them
         self._decoded: list[Job] = []  # they wait for teacher forcing
         self._to_repeat: list[Job] = []  # each by itself, since a pass with others failed
         self._repeated: Job | None = None  # the one of them that is computed now
@@ -93,8 +96,8 @@ class Worker:
 
     @property
     def rows(self) -> int:
-        """Rows that are being decoded; may be read on any thread."""
-        return sum(job.rows for job in self._running)
+        """Rows that are being decoded or are about to be; may be read on any thread."""
+        return sum(job.rows for job in [*self._running, *self._held])
 
     @property
     def _running(self) -> list[Job]:
@@ -107,15 +110,33 @@ class Worker:
         """
         self._remove_abandoned()
         running = self._running
+        taken = [*running, *self._held]
         if self._decoded:
             self._queue.occupy(self._number)
-            return self._queue.take_plain(self._number, running)
+            return self._queue.take_plain(self._number, taken)
         if self._to_repeat or self._repeated:
             self._queue.occupy(self._number)
-            return self._next_to_repeat(running)
-        if not running:
+            held, self._held = self._held, []
+            return held or self._next_to_repeat(running)
+        if not taken:
             self.busy_since = None
-        return self._queue.take(self._number, running, busy=bool(running))
+        newcomers = self._queue.take(self._number, taken, busy=bool(taken))
+        return self._hold_few(newcomers, len(running))
+
+    def _hold_few(self, newcomers: list[Job] | None, running: int) -> list[Job] | None:
+        """Return the jobs to encode now: none if they are few and more will have room after some
+        steps. To encode a few takes nearly as long as to encode ENOUGH. No new request waits for
+        that."""
+        if newcomers is None:
+            return None
+        waiting = [*self._held, *newcomers]
+        sizes = [PassSize(job.size.source, 0) for job in waiting]
+        count = self._scheduler.one_pass(sizes, delays=bool(running))
+        is_few = count == len(waiting) < min(ENOUGH, running / OF)
+        if is_few and self._queue.rows and not any(job.is_first for job in waiting):
+            count = 0
+        self._held = waiting[count:]
+        return waiting[:count]
 
     def _next_to_repeat(self, running: Sequence[Job]) -> list[Job]:
         """Return a job to compute by itself, once nothing else is being computed."""
@@ -129,6 +150,7 @@ class Worker:
         for key, batch in [*self._batches.items()]:
             if abandoned := [job for job in batch.jobs if job.abandoned]:
                 self._guard(batch.jobs, partial(batch.remove, abandoned), key)
+        self._held = [job for job in self._held if not job.abandoned]
         self._decoded = [job for job in self._decoded if not job.abandoned]
         self._to_repeat = [job for job in self._to_repeat if not job.abandoned]
         if self._repeated and self._repeated.abandoned:  # or it has its answer
@@ -185,7 +207,7 @@ class Worker:
 
     def _fail_all(self, newcomers: Sequence[Job]) -> None:
         """Fail the jobs that this worker holds and, if it is the last, those that wait."""
-        held = [*newcomers, *self._running, *self._decoded, *self._to_repeat]
+        held = [*newcomers, *self._running, *self._held, *self._decoded, *self._to_repeat]
         left = [*held, *self._queue.leave(self._number)]
         failure = Unavailable(f"model {self._manifest.name} has lost a worker; try again")
         for job in left:

@@ -58,7 +58,6 @@ class Token:
     end: int | None
 
 
-@dataclass(frozen=True, slots=True)
 class Tokens:
     """A tokenized text: what enters the encoder, or what the decoder is to predict.
 
@@ -66,16 +65,29 @@ class Tokens:
     count.
     """
 
-    text: str
-    tokens: list[Token]
-    start: int = 0
+    __slots__ = ("_read", "_tokens", "ids", "start", "text")
+
+    def __init__(self, text: str, tokens: list[Token], start: int = 0) -> None:
+        self.text, self.start, self.ids = text, start, [token.id for token in tokens]
+        self._tokens: list[Token] | None = tokens
+        self._read: Callable[[], list[Token]] = list
+
+    @classmethod
+    def of(cls, text: str, ids: list[int], read: Callable[[], list[Token]]) -> "Tokens":
+        """Return a text with these ids. `read` makes its tokens, which few requests need."""
+        made = cls(text, [])
+        made.ids, made._tokens, made._read = ids, None, read
+        return made
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self.ids)
 
     @property
-    def ids(self) -> list[int]:
-        return [token.id for token in self.tokens]
+    def tokens(self) -> list[Token]:
+        tokens = self._tokens
+        if tokens is None:
+            tokens = self._tokens = self._read()
+        return tokens
 
     def shift(self, by: int) -> "Tokens":
         """Return the same text as a part of another one, in which it begins `by` characters later
@@ -86,7 +98,9 @@ class Tokens:
                 return token
             return Token(token.text, token.id, token.start + by, token.end + by)
 
-        return Tokens(self.text, list(map(shifted, self.tokens)), self.start + by)
+        moved = Tokens.of(self.text, self.ids, lambda: list(map(shifted, self.tokens)))
+        moved.start = self.start + by
+        return moved
 
 
 class Tokenizer:
@@ -145,6 +159,7 @@ class Tokenizer:
         )
         codes = {ids[-1]: code for code, ids in languages.items() if ids[-1] in self._special_ids}
         self._typed = {self.name(i): code for i, code in codes.items()}
+        self._refused = self._forbidden | self._special_ids
 
     @property
     def unknown_id(self) -> int | None:
@@ -182,7 +197,8 @@ class Tokenizer:
             raise self._too_large(pointer, f"very many letters with marks in {longest} characters")
         check_unicode(text, pointer)
         start = text.lstrip()
-        if name := next((each for each in self._typed if start.startswith(each)), None):
+        if start.startswith(tuple(self._typed)):
+            name = next(each for each in self._typed if start.startswith(each))
             advice = f"remove it, and give target_language {self._typed[name]!r}"
             raise Invalid.at(pointer, f"begins with {name!r}, which is text here: {advice}")
         try:
@@ -193,13 +209,19 @@ class Tokenizer:
         if not len(encoding):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         self._check_length(len(self._prefix) + len(encoding) + len(self._suffix), pointer)
-        refused = self._forbidden | self._special_ids | (self._unknown if known else set())
-        if not refused.isdisjoint(encoding.ids):
+        ids = encoding.ids
+        refused = self._refused | self._unknown if known else self._refused
+        if not refused.isdisjoint(ids):
             advice = [self._advice()] if self._generated else [self._advice(), WORDS]
             raise Invalid.of([unknown_fault(pointer, text, encoding, refused, advice)])
         if not (self._generated or has_letters(text) or self._has_signs(encoding)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
-        return Tokens(text, [*self._prefix, *close_gaps(text, encoding), *self._suffix])
+        before, after = self._prefix, self._suffix
+        return Tokens.of(
+            text,
+            [*(token.id for token in before), *ids, *(token.id for token in after)],
+            lambda: [*before, *close_gaps(text, encoding), *after],
+        )
 
     def cut(self, text: str, room: int) -> str:
         """Return the longest beginning of a text that takes at most `room` tokens. A text that the
@@ -249,17 +271,29 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> Tokens:
         """Return the text of ids, without special tokens, and the offsets of each token in it."""
-        pieces = self._pieces(ids)
+        return Tokens.of(self._text(ids), [*ids], lambda: self._place(ids))
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, at once where that gives the same as the pieces do. It does not
+        where a character is incomplete at the end, or may stand for several bytes."""
+        if not self._bytes:
+            text = write_text(lambda: self._library.decode(ids))
+            if not text.endswith(REPLACEMENT):
+                return text
+        return "".join(self._pieces(ids))
+
+    def _place(self, ids: Sequence[int]) -> list[Token]:
+        """Return the tokens of ids, with their offsets in the text."""
         tokens: list[Token] = []
         end = 0
-        for token_id, piece in zip(ids, pieces, strict=True):
+        for token_id, piece in zip(ids, self._pieces(ids), strict=True):
             if token_id in self._special_ids:
                 tokens.append(self._special(token_id))
                 continue
             word = piece.lstrip() or piece  # a space that joins words belongs to neither
             end += len(piece)
             tokens.append(Token(self.name(token_id), token_id, end - len(word), end))
-        return Tokens("".join(pieces), tokens)
+        return tokens
 
     def _pieces(self, ids: Sequence[int]) -> list[str]:
         """Return what each id adds to the text, as the function of `reader` does. Raise PassFailed

@@ -255,6 +255,27 @@ def test_no_character_is_broken_between_two_tokens(text):
     assert text.startswith("".join(pieces))
 
 
+def subwords():
+    """Pieces that mark the beginning of a word, with a special token that has no text."""
+    pieces = ["</s>", "▁", "▁a", "b", "▁,", "c", "▁▁"]
+    library = Library(BPE({piece: i for i, piece in enumerate(pieces)}, []))
+    library.add_special_tokens(pieces[:1])
+    library.decoder = decoders.Metaspace()
+    return Tokenizer(library, 1000, {}, generated=True)
+
+
+@pytest.mark.parametrize(("make", "count"), [(byte_tokenizer, 256), (subwords, 7)])
+@given(data=st.data())
+def test_the_text_of_ids_is_what_they_add_one_by_one(make, count, data):
+    """Bytes that are not UTF-8, and spaces anywhere, too."""
+    tokenizer = make()
+    ids = data.draw(st.lists(st.integers(0, count - 1), max_size=12))
+    read = tokenizer.decode(ids)
+    assert read.text == "".join(map(tokenizer.reader(), ids))
+    assert read.ids == [token.id for token in read.tokens] == ids
+    assert len(read) == len(ids)
+
+
 @pytest.mark.parametrize("length", [1, SHORT - 1, SHORT, SHORT + 1, 4 * SHORT])
 def test_a_text_has_the_same_tokens_however_it_is_passed_to_the_library(length):
     library = Library(WordLevel({letter: i for i, letter in enumerate("abc?")}, "?"))

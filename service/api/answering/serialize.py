@@ -30,7 +30,7 @@ def write_decoded(model: Model, answered: Sequence[tuple[Entry, Tokens, Answer]]
     results = [
         {
             "hypotheses": write_hypotheses(model, entry, source, answer),
-            "source_tokens": len(source.tokens),
+            "source_tokens": len(source),
         }
         for entry, source, answer in answered
     ]
@@ -56,10 +56,9 @@ def write_hypothesis(
 ) -> dict[str, Any]:
     hypothesis = answer.hypotheses[rank]
     target = read_target(model, entry, hypothesis)
-    generated = target.tokens[len(entry.prefix) :]
     written: dict[str, Any] = {
         "text": target.text,
-        "tokens": [token.text for token in generated],
+        "tokens": [*map(model.target.name, hypothesis.token_ids)],
         "token_ids": hypothesis.token_ids,
         "score": np.float32(hypothesis.score),
         "log_probs": np.array(hypothesis.log_probs, np.float32),

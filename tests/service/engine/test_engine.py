@@ -236,6 +236,39 @@ def test_few_sources_are_encoded_while_rows_wait(tiny_bundle, monkeypatch, lengt
     assert max(count for rows, count in passes if rows) == max(1, 15 // length)
 
 
+def test_a_full_worker_encodes_several_sources_at_once_but_a_new_word_immediately(
+    tiny_bundle, monkeypatch
+):
+    """Targets end at different steps. Without this, most passes would encode one source."""
+    settings = ONE_WORKER.model_copy(update={"max_batch_tokens": 1024})
+    with running(tiny_bundle, settings) as engine:
+        sources = [entry([4 + i % 5, 5], 3 + i * 7 % 31) for i in range(200)]
+        expected = answers(engine, sources[:40])
+        words, passes = [], []  # sources of a pass, of which some may be words
+        encode, step = engine.session.encode, engine.session.step
+
+        def recorded(sources, *gates):
+            passes.append([*map(len, sources)])
+            return encode(sources, *gates)
+
+        def put_a_word(*given):
+            if len(passes) > len(words) < 3:
+                passes.append([])
+                words.extend(put(engine, [entry([6], 2)]))
+            return step(*given)
+
+        monkeypatch.setattr(engine.session, "encode", recorded)
+        monkeypatch.setattr(engine.session, "step", put_a_word)
+        found = answers(engine, sources)
+        assert all(word.result.result(60) for word in words)
+    assert_same(found[:40], expected)
+    arrived = [i for i, each in enumerate(passes) if not each]
+    assert len(arrived) == 3
+    assert all(1 in passes[i + 1] for i in arrived)
+    counts = [len(each) for each in passes if each and 1 not in each]
+    assert sum(counts) / len(counts) > 4  # as they end, 2.2
+
+
 def test_a_word_does_not_wait_for_the_teacher_forcing_of_others(g2p_bundle, every_weight):
     selection = every_weight(g2p_bundle, ["cross"])
     ended = []
