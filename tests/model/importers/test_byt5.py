@@ -27,6 +27,10 @@ from tests.tracing import without_gates
 TYPED = ("</s>", "<pad>", "<unk>", "<extra_id_3>", "<extra_id_124>")
 ODD = ("e\u0301", "👩‍🚀", "🇫🇷", "\ufffd", "\x00", "\x7f", "\u2028", "\U0010ffff", "﷽", "한", "ǅ")
 BYTES = range(3, 259)
+INVALID = (  # overlong, half a surrogate pair, beyond the last plane, cut short
+    *(b"\xc0\x80", b"\xc1\xbf", b"\xe0\x9f\xbf", b"\xf0\x8f\xbf\xbf", b"\xed\xa0\x80"),
+    *(b"\xed\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xe2\x82", b"\xf0\x9f\x98"),
+)
 
 
 def characters(chance):
@@ -84,6 +88,7 @@ def test_bytes_that_are_not_utf8_are_left_out_as_hugging_face_leaves_them_out(li
     for _ in range(500):
         parts = [[3 + byte for byte in characters(chance).encode()] for _ in range(4)]
         parts += [[chance.randrange(384)] for _ in range(4)]
+        parts.append([3 + byte for byte in chance.choice(INVALID)])
         chance.shuffle(parts)
         ids = [i for part in parts for i in part]
         expected = theirs.decode(ids, skip_special_tokens=True)
