@@ -26,7 +26,11 @@ CLASSES = {
     "plbart": "PLBartTokenizer",
     "blenderbot": "BlenderbotTokenizer",
 }
-SLOW = ("m2m100", "marian", "plbart")  # classes that join the text of tokens with spaces of their own
+SLOW = (
+    "m2m100",
+    "marian",
+    "plbart",
+)  # classes that join the text of tokens with spaces of their own
 ADDED = {
     "\u27e6": False,
     "\n": False,
