@@ -49,7 +49,11 @@ def main(
         options = {**options, "target_language": target_language}
     sources = texts.read_text(encoding="utf-8").splitlines()[:count]
     rows = asyncio.run(measure(bundle, sources, options, together, rounds))
-    typer.echo(table(["words that the plain target has", "texts", "CPU", "row steps", "CPU a row step"], rows))
+    typer.echo(
+        table(
+            ["words that the plain target has", "texts", "CPU", "row steps", "CPU a row step"], rows
+        )
+    )
 
 
 async def measure(
@@ -62,7 +66,8 @@ async def measure(
         chosen = await measured.choose(sources, options)
         return [
             [str(held), str(len(pairs)), *(await measured.compare(pairs, rounds))]
-            for held, pairs in chosen.items() if pairs
+            for held, pairs in chosen.items()
+            if pairs
         ]
 
 
@@ -89,7 +94,9 @@ class Measured:
 
     async def compare(self, pairs, rounds):
         plain, required = zip(*pairs, strict=True)
-        costs = [[await self.cost(bodies) for bodies in (plain, required)] for _ in range(rounds + 1)][1:]
+        costs = [
+            [await self.cost(bodies) for bodies in (plain, required)] for _ in range(rounds + 1)
+        ][1:]
         whole = [b.seconds / a.seconds for a, b in costs]
         steps = [b.row_steps / a.row_steps for a, b in costs]
         return [spread(whole), spread(steps), spread([w / s for w, s in zip(whole, steps)])]
@@ -98,7 +105,12 @@ class Measured:
         before = self.row_steps()
         with Stopwatch() as watch:
             for start in range(0, len(bodies), self._together):
-                await asyncio.gather(*(self._model.ask("/v1/decode", b) for b in bodies[start:start + self._together]))
+                await asyncio.gather(
+                    *(
+                        self._model.ask("/v1/decode", b)
+                        for b in bodies[start : start + self._together]
+                    )
+                )
         return Cost(watch.cpu_seconds, self.row_steps() - before)
 
     def row_steps(self) -> float:

@@ -14,7 +14,13 @@ from model.importers.checkpoint import MARIAN, OWN, Checkpoint
 from model.importers.fields import number
 from model.importers.networks.marian_options import read_options
 from model.importers.tokenizers import byt5
-from model.importers.tokenizers.added_tokens import STORED, TOKENIZER_CONFIG, Lexicon, extend
+from model.importers.tokenizers.added_tokens import (
+    HIDDEN,
+    STORED,
+    TOKENIZER_CONFIG,
+    Lexicon,
+    extend,
+)
 from model.importers.tokenizers.blenderbot_small import SmallFiles, convert_blenderbot_small
 from model.importers.tokenizers.byte_level import convert_byte_level
 from model.importers.tokenizers.compare import Encode, sentencepiece_encoder
@@ -102,8 +108,9 @@ class Vocabularies:
     @property
     def are_one(self) -> bool:
         """Whether ids mean the same on both sides."""
-        source, target = self.source.tokenizer, self.target.tokenizer
-        return source is target or source.get_vocab() == target.get_vocab()
+        sides = (side.tokenizer.get_vocab().items() for side in (self.source, self.target))
+        source, target = ({i: name.removesuffix(HIDDEN) for name, i in side} for side in sides)
+        return source == target
 
 
 def side_of(path: Path, lexicon: Lexicon, special: Collection[str] = ()) -> Side:

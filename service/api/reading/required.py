@@ -168,10 +168,12 @@ def read_phrase(
         raise Invalid(error.detail, error.faults) from error
     ways = [ids for ids in dict.fromkeys(write_ways(text, alone, target)) if not banned.find(ids)]
     if not ways:
-        named = ", ".join(f"{target.name(i)} ({i})" for i in banned.find(alone))
+        part = banned.find(alone)
+        named = "token " if len(part) == 1 else "tokens "
+        named += ", ".join(f"{target.name(i)} ({i})" for i in part)
         raise Invalid.at(
             pointer,
-            f"needs the token {named}, which suppress_tokens or the model itself excludes: give"
+            f"needs the {named}, which suppress_tokens or the model itself excludes: give"
             " another phrase",
         )
     shortest = min(map(len, ways))

@@ -349,8 +349,10 @@ def read_allowed(
             f"takes {len(generated)} generated tokens but max_new_tokens is {max_new_tokens}: raise"
             " max_new_tokens or omit this target",
         )
-    if ends := [each for each in generated[:-1] if each in model.manifest.eos_ids]:
-        name = model.target.name(ends[0])
-        detail = f"has the token {name} ({ends[0]}), which ends targets of this model: omit it"
-        raise Invalid.at(pointer, detail)
-    return tuple(generated)
+    ends = model.manifest.eos_ids
+    length = 1 + next(place for place, each in enumerate(generated) if each in ends)
+    if length < len(generated) - 1:  # else only the eos is missing that `encode` has added
+        name = model.target.name(generated[length - 1])
+        detail = f"has the token {name} ({generated[length - 1]}), which ends targets of this model"
+        raise Invalid.at(pointer, f"{detail}: omit it")
+    return tuple(generated[:length])

@@ -1,5 +1,6 @@
 """The decoding options of a checkpoint, compared with those that `generate` uses."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -14,7 +15,11 @@ from model.importers.decoding import Generation
 from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
-from tests.model.importers.checkpoints import write_bart
+from tests.model.importers.checkpoints import (
+    write_bart,
+    write_marian,
+    write_marian_of_two_vocabularies,
+)
 
 OPTIONS = {  # of old checkpoints, which have them in config.json
     "num_beams": 3,
@@ -251,3 +256,19 @@ def test_ends_that_are_no_ids_are_refused_by_name(folder, tmp_path, eos_id):
     said = f"generation_config.json has eos_token_id {eos_id!r}; expected "
     with pytest.raises(InputError, match=re.escape(said)):
         read_model(Checkpoint(copied))
+
+
+@pytest.mark.parametrize("write", [write_marian, write_marian_of_two_vocabularies])
+def test_options_that_compare_sides_need_one_vocabulary(tmp_path, write):
+    """Two tokenizers may share it, as OPUS-MT's."""
+    write(tmp_path)
+    path = tmp_path / "generation_config.json"
+    options = json.loads(path.read_text()) | {"encoder_no_repeat_ngram_size": 3}
+    path.write_text(json.dumps(options))
+    checkpoint = Checkpoint(tmp_path)
+    vocabularies = read_vocabularies(checkpoint)
+    said = contextlib.nullcontext()
+    if write is write_marian_of_two_vocabularies:
+        said = pytest.raises(InputError, match=r"encoder_no_repeat_ngram_size 3: .*two vocabular")
+    with said:
+        Generation(checkpoint).check_vocabularies(vocabularies)

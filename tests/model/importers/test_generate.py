@@ -19,6 +19,11 @@ SETTINGS = [  # where early_stopping is absent, it is false
     ("marian", {"early_stopping": True, "length_penalty": 2.0}),
     ("marian", {"no_repeat_ngram_size": 2, "min_new_tokens": 3, "suppress_tokens": [9, 40]}),
     ("marian", {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}),
+    ("marian", {"eos_token_id": [0, 9, 40], "bad_words_ids": [[9, 9], [40, 9], [5]]}),
+    ("marian", {"encoder_repetition_penalty": 1.3, "encoder_no_repeat_ngram_size": 2}),
+    ("bart", {"encoder_repetition_penalty": 0.7, "bad_words_ids": [[9, 40]], "min_length": 4}),
+    ("t5", {"encoder_repetition_penalty": 1.2, "encoder_no_repeat_ngram_size": 1}),
+    ("t5", {"eos_token_id": [1, 9, 40, 77], "min_new_tokens": 3}),
     ("nllb", {"length_penalty": 0.8, "no_repeat_ngram_size": 3}),
     ("m2m100", {"early_stopping": False, "length_penalty": 2.0}),
     ("mbart", {"early_stopping": True, "length_penalty": 0.8}),
@@ -36,8 +41,8 @@ SETTINGS = [  # where early_stopping is absent, it is false
 ]
 
 
-def up_to_eos(ids, eos_id):
-    return ids[: ids.index(eos_id) + 1] if eos_id in ids else ids
+def up_to_eos(ids, ends):
+    return next((ids[: i + 1] for i, each in enumerate(ids) if each in ends), ids)
 
 
 def write(kind, folder, options):
@@ -56,7 +61,8 @@ def test_every_beam_is_that_of_generate(tmp_path, kind, options):
     folder.mkdir()
     theirs = write(kind, folder, options)
     bundle = convert(folder)
-    start, eos_id = start_of(bundle, languages), theirs.config.eos_token_id
+    start, ends = start_of(bundle, languages), theirs.generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
     forced = {"forced_bos_token_id": start[1]} if kind in ("nllb", "m2m100") else {}
     forced |= {"decoder_start_token_id": start[0]} if kind == "plbart" else {}
     with opened(bundle, precision="fp32") as client:
@@ -71,11 +77,11 @@ def test_every_beam_is_that_of_generate(tmp_path, kind, options):
             output_scores=True,
             **forced,
         )
-        expected = [up_to_eos(ids, eos_id) for ids in found.sequences[:, len(start) :].tolist()]
+        expected = [up_to_eos(ids, ends) for ids in found.sequences[:, len(start) :].tolist()]
         scores = [each["score"] for each in result["hypotheses"]]
         theirs_scores = found.sequences_scores.numpy()
         np.testing.assert_allclose(scores, theirs_scores, rtol=1e-4, atol=1e-5)
         ranks = [expected.index(each["token_ids"]) for each in result["hypotheses"]]
         np.testing.assert_allclose(theirs_scores[ranks], theirs_scores, rtol=1e-6)  # but for ties
-        ended |= {len(ids) for ids in expected if ids[-1] == eos_id}
+        ended |= {len(ids) for ids in expected if ids[-1] in ends}
     assert len(ended) > 1  # lengths

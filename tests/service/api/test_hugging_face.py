@@ -158,6 +158,10 @@ def test_the_client_gets_vectors_of_length_1(stock, http):
         ({"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 1}),
         ({"stop_strings": "AE1"}, {"stop": "AE1"}),
         ({"suppress_tokens": [20]}, {"suppress_tokens": [20]}),
+        (  # the end alone, which is id 2, is let alone
+            {"suppress_tokens": [20], "bad_words_ids": [[4], [2], [17, 5]]},
+            {"suppress_tokens": [20, 4, [17, 5]]},
+        ),
         ({"generate_parameters": {"num_beams": 2, "length_penalty": 2}}, {"beam_size": 2}),
         ({"watermark": False, "return_full_text": False, "best_of": 1, "typical_p": None}, {}),
         ({"truncation": "do_not_truncate", "clean_up_tokenization_spaces": True}, {}),

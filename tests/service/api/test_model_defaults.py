@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ NEUTRAL = {
     "no_repeat_ngram_size": 0,
     "repetition_penalty": 1.0,
 }
+ENDS = [8, 10]  # besides the network's own
 SOURCES = ["red green blue", "two", "one three"]
 
 
@@ -36,7 +38,11 @@ def ask(tiny, tmp_path_factory):
     chosen = shutil.copytree(tiny, tmp_path_factory.mktemp("defaults") / "chosen")
     decoding = {**OPTIONS, "max_new_tokens": 12, "suppress_tokens": SUPPRESSED}
     edit_manifest(chosen, name="chosen", decoding=decoding, origin=ORIGIN)
-    with opened(tiny, chosen) as client:
+    ends = shutil.copytree(tiny, chosen.with_name("ends"))
+    decoding = {**NEUTRAL, "no_repeat_ngram_size": 1, "suppress_tokens": [5, [6, 0]]}
+    decoding["max_new_tokens"] = 12
+    edit_manifest(ends, name="ends", decoding=decoding, other_eos_ids=ENDS)
+    with opened(tiny, chosen, ends) as client:
 
         def send(model, path="/v1/decode", **body):
             answer = client.post(path, json={"model": model, "source": SOURCES, **body})
@@ -96,6 +102,33 @@ def test_no_option_of_the_model_forbids_an_allowed_target(ask):
     for name in ("min_new_tokens", "no_repeat_ngram_size"):
         status, problem = ask("chosen", **body, **{name: 1})
         assert (status, problem["errors"][0]["pointer"]) == (422, f"/{name}")
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 3, "num_hypotheses": 3}])
+def test_any_end_of_the_model_ends_a_target(ask, options):
+    body = {"source": SOURCES * 9, "top_log_probs": 3, **options}
+    status, answer = ask("ends", **body)
+    found = [each for result in answer["results"] for each in result["hypotheses"]]
+    assert status == 200
+    for hypothesis in found:
+        ids, ended = hypothesis["token_ids"], hypothesis["finish_reason"] == "eos"
+        assert not {2, *ENDS} & {*ids[:-1]}
+        assert (6, 0) not in pairwise(ids)
+        assert (ids[-1] in (2, *ENDS)) == ended
+    assert {*ENDS} & {hypothesis["token_ids"][-1] for hypothesis in found}
+    later = ask("ends", **body, min_new_tokens=6)[1]["results"]
+    assert min(len(each["token_ids"]) for result in later for each in result["hypotheses"]) > 6
+
+
+def test_ends_of_the_model_are_refused_where_they_would_be_early(ask):
+    status, problem = ask("ends", target_prefix=[4, ENDS[0]])
+    assert (status, problem["errors"][0]["pointer"]) == (422, "/target_prefix/1")
+    names = ask.client.post("/v1/detokenize", json={"model": "ends", "token_ids": [[4], ENDS[:1]]})
+    text, end = (each["text"] for each in names.json()["results"])
+    status, problem = ask("ends", allowed_targets=[text, end + text])
+    assert (status, problem["errors"][0]["pointer"]) == (422, "/allowed_targets/1")
+    assert f"({ENDS[0]}), which ends targets of this model" in problem["detail"]
+    assert ask("ends", allowed_targets=[text + end])[0] == 200
 
 
 def test_suppressed_tokens_of_the_model_and_of_the_request_add_up(ask):

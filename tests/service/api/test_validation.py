@@ -14,6 +14,8 @@ from service.settings.settings import Precision, Provider, Settings
 from service.wire import Entry
 from tests.conftest import edit_manifest, edit_tokenizer, opened, sender
 
+PAIRS = [(first, second) for first in range(4, 40) for second in range(4, 40)]
+
 
 def draw(random_):
     """Return a random source, and random options that can be combined."""
@@ -28,6 +30,9 @@ def draw(random_):
         repetition_penalty=random_.choice([1.0, 1.0, 1.3]),
         no_repeat_ngram_size=random_.choice([0, 0, 1, 2]),
         suppress_tokens=tuple(random_.sample(range(4, 40), random_.choice([0, 0, 5]))),
+        suppress_sequences=random_.choice([(), tuple(PAIRS[random_.randint(0, 99) :: 30])]),
+        encoder_repetition_penalty=random_.choice([1.0, 1.0, 0.8, 1.2]),
+        encoder_no_repeat_ngram_size=random_.choice([0, 0, 1, 2]),
         temperature=temperature,
         top_k=random_.choice([0, 5]),
         top_p=random_.choice([1.0, 0.9]),
@@ -58,7 +63,7 @@ def test_any_options_give_the_same_answer_alone_and_in_any_batch(g2p, count):
         ours, theirs = (each.result.result(0).hypotheses for each in (one, other))
         assert len(ours) == one.entry.search.num_hypotheses
         for hypothesis, single in zip(ours, theirs, strict=True):
-            check(hypothesis, one.entry.search)
+            check(hypothesis, one.entry.search, one.entry.source_ids.tolist())
             if hypothesis.token_ids == single.token_ids:
                 np.testing.assert_allclose(hypothesis.log_probs, single.log_probs, atol=2e-2)
             else:
@@ -66,10 +71,15 @@ def test_any_options_give_the_same_answer_alone_and_in_any_batch(g2p, count):
     assert different <= 2
 
 
-def check(hypothesis, options):
+def check(hypothesis, options, source):
     ids, size = hypothesis.token_ids, options.no_repeat_ngram_size
     whole = [*options.target_prefix, *ids]
     assert not set(ids) & set(options.suppress_tokens)
+    generated = range(len(options.target_prefix), len(whole))
+    assert not {tuple(whole[i - 1 : i + 1]) for i in generated} & {*options.suppress_sequences}
+    if of_source := options.encoder_no_repeat_ngram_size:
+        banned = {tuple(source[i : i + of_source]) for i in range(len(source) - of_source + 1)}
+        assert not {tuple(whole[i - of_source + 1 : i + 1]) for i in generated} & banned
     assert len(ids) <= options.max_new_tokens
     assert hypothesis.finish_reason != "eos" or len(ids) > options.min_new_tokens
     if size:
@@ -94,6 +104,13 @@ REFUSED = [
     ({"top_p": 1.5}, "/top_p"),
     ({"suppress_tokens": [4, -1]}, "/suppress_tokens/1"),
     ({"suppress_tokens": [*range(73)]}, "/suppress_tokens"),
+    ({"suppress_tokens": [4, [5, 73]]}, "/suppress_tokens/1/1"),
+    ({"suppress_tokens": [4, []]}, "/suppress_tokens/1"),
+    ({"suppress_tokens": [[4] * 65]}, "/suppress_tokens/0"),
+    ({"suppress_tokens": [[4], "5"]}, "/suppress_tokens/1"),
+    ({"suppress_tokens": [4, "5"]}, "/suppress_tokens/1"),
+    ({"encoder_no_repeat_ngram_size": 2}, "/encoder_no_repeat_ngram_size"),
+    ({"encoder_repetition_penalty": 1.2}, "/encoder_repetition_penalty"),
     ({"stop": ""}, "/stop"),
     ({"stop": ["N", ""]}, "/stop/1"),
     ({"stop": ["N", 10**6]}, "/stop/1"),
