@@ -10,8 +10,10 @@ RUNS := runs
 ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --case initialisms --run $(RUNS)
 
+TESTS := test-model test-service test-api test-web test-rest
+
 .DEFAULT_GOAL := all
-.PHONY: all serve test test-long test-service test-others bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean
+.PHONY: all serve test test-long $(TESTS) bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean
 
 all: check test
 
@@ -41,19 +43,22 @@ $(FIXTURE): $(wildcard model/*.py model/*/*.py model/*/*/*.py) tests/make_fixtur
 fixture: $(FIXTURE)
 
 test: $(VENV)/dev $(FIXTURE)
-	$(MAKE) --jobs 2 test-service test-others SELECTED='not long'
+	$(MAKE) --jobs 3 $(TESTS) SELECTED='not long'
 
 test-long: $(VENV)/ray $(FIXTURE)
-	$(MAKE) --jobs 2 test-service test-others
+	$(MAKE) --jobs 3 $(TESTS)
 
-# The two halves of the tests. SELECTED is an expression of pytest's markers, by default for all.
-# Torch has one thread in each: waiting threads of one half would take the other's core.
-test-service test-others: export OMP_NUM_THREADS = 1
-test-service:
-	$(BIN)/python -m pytest -m '$(SELECTED)' tests/service tests/benchmarks
-
-test-others:
-	$(BIN)/python -m pytest -m '$(SELECTED)' --ignore tests/service --ignore tests/benchmarks
+# The parts of the tests, the longest first. Three run at a time on two cores, because many tests
+# wait. SELECTED is an expression of pytest's markers, by default for all. Torch has one thread in
+# each: waiting threads of one part would take another's core.
+$(TESTS): export OMP_NUM_THREADS = 1
+test-model: FOLDERS = tests/model
+test-service: FOLDERS = tests/service --ignore tests/service/api
+test-api: FOLDERS = tests/service/api
+test-web: FOLDERS = tests/web tests/benchmarks
+test-rest: FOLDERS = tests $(foreach each,model service web benchmarks,--ignore tests/$(each))
+$(TESTS):
+	$(BIN)/python -m pytest -m '$(SELECTED)' $(FOLDERS)
 
 # Peers of the benchmark that need an older transformers; `make bench` measures them if present.
 runtimes: $(VENV)/dev
