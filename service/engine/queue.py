@@ -99,17 +99,22 @@ class Queue:
         if wait <= left and not delays(request, earlier, alone / rows, now):
             return None
         of_rows = "rows (sources, times their beams or samples)"
+        others = sum(each.all_rows for each in earlier)
+        if wait <= left:
+            return refuse(
+                f"{others} {of_rows} wait already, and {rows} more would make some of them late",
+                alone,
+            )
         has = f"and this request has {left:.3g}"
         if alone > left:
             return DeadlineExceeded(
                 f"{rows} {of_rows} take about {alone:.2g} seconds, {has}: send fewer, or give it"
                 " more time"
             )
-        others = sum(each.all_rows for each in earlier)
         return refuse(
             f"{others} {of_rows} wait already, so {rows} more would wait for about"
             f" {wait:.2g} seconds, {has}",
-            max(wait - left, alone),
+            wait - left,
         )
 
     def _refuse_late(self, now: float) -> None:

@@ -338,7 +338,7 @@ def test_a_new_request_makes_no_earlier_one_too_late(rows, fits):
     server = busy_server()
     server.queue.put(early := jobs(400), 50)
     if not fits:
-        with pytest.raises(Overloaded):
+        with pytest.raises(Overloaded, match="400 more would make some of them late"):
             server.queue.put(jobs(rows), 100)
         return
     server.queue.put(jobs(rows), 100)
