@@ -18,6 +18,7 @@ from pydantic import (
     Tag,
     ValidationError,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
     model_validator,
 )
@@ -237,6 +238,23 @@ Suppressed = Annotated[
         Tag("as sequences"),
     ],
     Discriminator(suppressed_variant),
+    WithJsonSchema(  # a list of ids alone would be of both types
+        {
+            "type": "array",
+            "maxItems": MOST_SUPPRESSED,
+            "items": {
+                "oneOf": [
+                    {"type": "integer"},
+                    {
+                        "type": "array",
+                        "items": {"type": "integer"},
+                        "minItems": 1,
+                        "maxItems": LONGEST_SUPPRESSED,
+                    },
+                ]
+            },
+        }
+    ),
 ]
 Required = Annotated[list[Wanted], Field(max_length=32, fail_fast=True)]
 GlossaryEntries = Annotated[dict[PhraseText, Wanted], BeforeValidator(check_entries)]

@@ -157,7 +157,7 @@ Ablate = Annotated[
 
 class Searching(LanguageRequest):
     """Options of the search for a target. The model's own values, `Decoding` in
-    service.bundle.manifest, apply where a request sets none."""
+    service.bundle.decoding, apply where a request sets none."""
 
     max_new_tokens: int | None = Field(
         default=None,

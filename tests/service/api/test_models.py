@@ -41,7 +41,12 @@ def test_a_card_has_what_bundle_json_says_of_the_model(client, g2p):
     for key in ("name", "task", "licence", "attribution", "examples", "limits", "config"):
         default = {"decoder": "self_attention"} if key == "config" else None  # of older bundles
         assert card[key] == (manifest[key] if default is None else default | manifest[key])
-    assert card["decoding"] == {**manifest["decoding"], "renormalize": False}
+    assert card["decoding"] == {
+        **manifest["decoding"],
+        "encoder_no_repeat_ngram_size": 0,
+        "encoder_repetition_penalty": 1.0,
+        "renormalize": False,
+    }
     assert card["languages"] == {"source": [], "target": []}
 
 

@@ -149,11 +149,14 @@ def test_any_eos_ends_a_beam(seed, penalty):
     assert [h.score for h in found] == pytest.approx([score for score, _ in best], rel=1e-4)
 
 
+@pytest.mark.parametrize("banned", [(), (9,)])
 @pytest.mark.parametrize(("eos_ids", "stops"), [((EOS,), (3, 4, 5)), ((EOS, 3, 4, 5), ())])
-def test_ends_do_not_crowd_out_beams_that_go_on(eos_ids, stops):
+def test_ends_do_not_crowd_out_beams_that_go_on(eos_ids, stops, banned):
     search, stops = BeamSearch(2, eos_ids, str), frozenset(stops)
     search.insert(
-        [SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)], [(0,)], [NO_SOURCE]
+        [SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops, suppress_tokens=banned)],
+        [(0,)],
+        [NO_SOURCE],
     )
     probs = np.array([[0.2, 0.2, 0.2, 0.3, 0.1]])
     order = np.argsort(-probs, axis=1, kind="stable")[:, : search.needed.k]
