@@ -24,6 +24,7 @@ SETTINGS = [  # where early_stopping is absent, it is false
     ("m2m100", {"early_stopping": False, "length_penalty": 2.0}),
     ("mbart", {"early_stopping": True, "length_penalty": 0.8}),
     ("small100", {"early_stopping": False}),
+    ("plbart", {"length_penalty": 0.8, "no_repeat_ngram_size": 2}),
     ("blenderbot", {}),  # a least length, and a length penalty
     ("blenderbot_small", {"early_stopping": True, "no_repeat_ngram_size": 2}),
     ("bart", {}),  # a forced bos, a length penalty of 2, no_repeat_ngram_size 3, least lengths
@@ -59,6 +60,7 @@ def test_every_beam_is_that_of_generate(tmp_path, kind, options):
     start, ends = start_of(bundle, languages), theirs.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
     forced = {"forced_bos_token_id": start[1]} if kind in ("nllb", "m2m100") else {}
+    forced |= {"decoder_start_token_id": start[0]} if kind == "plbart" else {}
     with opened(bundle, precision="fp32") as client:
         sources = post(client, "/v1/tokenize", text=TEXTS, **languages)
         results = post(client, "/v1/decode", source=TEXTS, num_hypotheses=BEAMS, **languages)
