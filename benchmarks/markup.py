@@ -15,21 +15,22 @@ import typer
 
 from benchmarks.kit.serving import serving
 from examples.ledger.lines import CODES, Line, marked_lines
-from service.client import Heed
+from service.client import Heed, Result
 
 TAG = re.compile(r"</?\w+>")
 WORD_OR_TAG = re.compile(rf"{TAG.pattern}|[\w'-]+")
 OF_NO_PART = "de"  # between the parts of a Spanish date
 UNSEEN = 2024  # seed
+BATCH = 200  # lines a request, which may have 5,000 tags
 
 
 def main(
     bundle: Annotated[Path, typer.Argument(help="A bundle that names its alignment", exists=True)],
-    count: Annotated[int, typer.Option(help="How many lines to translate")] = 600,
+    count: Annotated[int, typer.Option(help="How many lines to translate")] = 3000,
 ) -> None:
     """Print a table of the tags that stand at the right word."""
     marked = [line for line in islice(marked_lines(UNSEEN), count) if "&" not in line.english]
-    with serving(bundle, max_sources=count) as port, Heed(f"http://127.0.0.1:{port}") as heed:
+    with serving(bundle, max_sources=BATCH) as port, Heed(f"http://127.0.0.1:{port}") as heed:
         right, every = count_tags(heed, marked)
     typer.echo("| tags of the | right | in all |")
     typer.echo("|---|---|---|")
@@ -44,15 +45,21 @@ def count_tags(heed: Heed, marked: list[Line]) -> tuple[Counter[str], Counter[st
     right, every = Counter[str](), Counter[str]()
     for language in CODES:
         lines = [line for line in marked if line.language == language]
-        sources = [line.english for line in lines]
-        results = heed.decode(sources, markup="xml", target_language=language)
-        for line, result in zip(lines, results, strict=True):
+        for line, result in translate(heed, lines, language):
             if TAG.sub("", result.text) != TAG.sub("", line.translation):
                 continue
             found, known = dict(places(result.text)), dict(places(line.translation))
             every.update(known.keys())
             right.update(tag for tag, place in known.items() if found[tag] == place)
     return right, every
+
+
+def translate(heed: Heed, lines: list[Line], language: str) -> Iterator[tuple[Line, Result]]:
+    for start in range(0, len(lines), BATCH):
+        some = lines[start : start + BATCH]
+        sources = [line.english for line in some]
+        results = heed.decode(sources, markup="xml", target_language=language)
+        yield from zip(some, results, strict=True)
 
 
 def places(text: str) -> Iterator[tuple[str, int]]:

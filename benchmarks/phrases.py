@@ -1,9 +1,9 @@
 """What required phrases cost: python -m benchmarks.phrases BUNDLE TEXTS
 
-Every text is decoded with beams, plain and with two words that the target must contain. The words
-come from its plain target and from those of a wider search, so that they fit the text: both may be
-in the plain target, or one, or neither. Plain and required searches take turns. What they cost is
-the CPU time of the process, in which requests are read, decoded and answered.
+Every text is decoded by plain beam search, and with two words that its target must contain. The
+words come from its plain target and from the targets of a wider search, so that they fit the text.
+The two searches take turns, and the CPU seconds of the whole process count: of reading a request,
+decoding and answering it.
 """
 
 import asyncio
@@ -23,16 +23,114 @@ from service.command.local import LocalEngine, LocalModel, local_service
 from service.settings.settings import Provider, Settings
 
 BEAMS, WIDE = 4, 8
-PHRASES = 2
 WORD = re.compile(r"\w{2,}")
+COLUMNS = ["words of the plain target", "texts", "CPU", "steps", "CPU a step"]
 Body = Mapping[str, Any]
+
+
+class Chosen(NamedTuple):
+    """A plain request and one with phrases, of which `held` are in the plain target."""
+
+    held: int
+    plain: Body
+    required: Body
 
 
 class Cost(NamedTuple):
     """CPU seconds, and the steps of all rows together."""
 
     seconds: float
-    row_steps: float
+    steps: float
+
+
+class Measured:
+    """A model in this process, which answers some requests at a time."""
+
+    def __init__(self, model: LocalModel, engine: LocalEngine, together: int) -> None:
+        self._model, self._engine, self._together = model, engine, together
+
+    async def choose(self, sources: Sequence[str], options: Body) -> list[Chosen]:
+        chance, chosen = random.Random(1), list[Chosen]()
+        for source in sources:
+            body = {"source": source, "beam_size": BEAMS, **options}
+            (plain,) = await self._targets(body)
+            others = await self._targets({**body, "beam_size": WIDE, "num_hypotheses": WIDE})
+            for held, words in choose_words(plain, others, chance):
+                chosen.append(Chosen(held, body, {**body, "required": words}))
+        return chosen
+
+    async def _targets(self, body: Body) -> list[str]:
+        (result,) = json.loads(await self._model.ask("/v1/decode", body))["results"]
+        return [hypothesis["text"] for hypothesis in result["hypotheses"]]
+
+    async def compare(self, chosen: Sequence[Chosen], rounds: int) -> list[str]:
+        """Return what the phrases cost in each round as multiples of the plain searches, after a
+        round that does not count."""
+        found = [await self._ratio(chosen) for _ in range(rounds + 1)][1:]
+        return [
+            spread([each.seconds for each in found]),
+            spread([each.steps for each in found]),
+            spread([each.seconds / each.steps for each in found]),
+        ]
+
+    async def _ratio(self, chosen: Sequence[Chosen]) -> Cost:
+        """Return the costs with phrases as multiples of those without, in turns of a few requests,
+        so that a slow moment of the machine hits both."""
+        costs: list[tuple[Cost, Cost]] = []
+        for start in range(0, len(chosen), self._together):
+            some = chosen[start : start + self._together]
+            plain = await self._cost([each.plain for each in some])
+            costs.append((plain, await self._cost([each.required for each in some])))
+        return Cost(
+            sum(after.seconds for _, after in costs) / sum(before.seconds for before, _ in costs),
+            sum(after.steps for _, after in costs) / sum(before.steps for before, _ in costs),
+        )
+
+    async def _cost(self, bodies: Sequence[Body]) -> Cost:
+        before = self._steps()
+        with Stopwatch() as watch:
+            await asyncio.gather(*(self._model.ask("/v1/decode", body) for body in bodies))
+        return Cost(watch.cpu_seconds, self._steps() - before)
+
+    def _steps(self) -> float:
+        assert self._engine.local  # it is open
+        return self._engine.local.status.steps.rows.sum
+
+
+def choose_words(
+    plain: str, others: Sequence[str], chance: random.Random
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield pairs of words for a text: both from its plain target, one of them, and none. What is
+    not in that target is in one of the others."""
+    held = sorted({*WORD.findall(plain)})
+    new = [sorted({*WORD.findall(other)}.difference(held)) for other in others]
+    if len(held) > 1:
+        yield 2, chance.sample(held, 2)
+    if held and (some := next(filter(None, new), None)):
+        yield 1, [chance.choice(held), chance.choice(some)]
+    if two := next((words for words in new if len(words) > 1), None):
+        yield 0, chance.sample(two, 2)
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+async def measure(
+    bundle: Path, sources: Sequence[str], options: Body, together: int, rounds: int
+) -> list[list[str]]:
+    """Return a row of the table for each number of words that the plain targets have."""
+    settings = Settings(bundles=[bundle], provider=Provider.cpu, self_check=False, threads=1)
+    async with local_service(settings) as service:
+        (served,) = service.registry.served.values()
+        assert isinstance(served.engine, LocalEngine)
+        measured = Measured(LocalModel(service), served.engine, together)
+        chosen = await measured.choose(sources, options)
+        rows: list[list[str]] = []
+        for held in sorted({each.held for each in chosen}, reverse=True):
+            some = [each for each in chosen if each.held == held]
+            rows.append([f"{held} of 2", str(len(some)), *await measured.compare(some, rounds)])
+        return rows
 
 
 def main(
@@ -43,95 +141,11 @@ def main(
     together: Annotated[int, typer.Option(help="Requests at a time")] = 8,
     rounds: Annotated[int, typer.Option(help="Turns of each search")] = 5,
 ) -> None:
-    """Print the cost of searches with two phrases, as multiples of plain ones."""
-    options: Body = {"beam_size": BEAMS}
-    if target_language:
-        options = {**options, "target_language": target_language}
+    """Print what 4 beams with two phrases cost, as multiples of 4 beams without, with the medians
+    of all rounds and the extremes."""
+    options = {"target_language": target_language} if target_language else {}
     sources = texts.read_text(encoding="utf-8").splitlines()[:count]
-    rows = asyncio.run(measure(bundle, sources, options, together, rounds))
-    typer.echo(
-        table(
-            ["words that the plain target has", "texts", "CPU", "row steps", "CPU a row step"], rows
-        )
-    )
-
-
-async def measure(
-    bundle: Path, sources: Sequence[str], options: Body, together: int, rounds: int
-) -> list[list[str]]:
-    settings = Settings(bundles=[bundle], provider=Provider.cpu, self_check=False, threads=1)
-    async with local_service(settings) as service:
-        (served,) = service.registry.served.values()
-        measured = Measured(LocalModel(service), served.engine, together)
-        chosen = await measured.choose(sources, options)
-        return [
-            [str(held), str(len(pairs)), *(await measured.compare(pairs, rounds))]
-            for held, pairs in chosen.items()
-            if pairs
-        ]
-
-
-class Measured:
-    """A model in this process, and what it takes to answer requests."""
-
-    def __init__(self, model: LocalModel, engine: LocalEngine, together: int) -> None:
-        self._model, self._engine, self._together = model, engine, together
-
-    async def choose(self, sources, options):
-        chance = random.Random(1)
-        chosen = {held: [] for held in range(PHRASES, -1, -1)}
-        wide = {"beam_size": WIDE, "num_hypotheses": WIDE}
-        for source in sources:
-            body = {**options, "source": source}
-            ((plain,), others) = [await self.targets(b) for b in (body, {**body, **wide})]
-            for held, words in choose(plain, others, chance):
-                chosen[held].append((body, {**body, "required": words}))
-        return chosen
-
-    async def targets(self, body):
-        answer = json.loads(await self._model.ask("/v1/decode", body))
-        return [h["text"] for h in answer["results"][0]["hypotheses"]]
-
-    async def compare(self, pairs, rounds):
-        plain, required = zip(*pairs, strict=True)
-        costs = [
-            [await self.cost(bodies) for bodies in (plain, required)] for _ in range(rounds + 1)
-        ][1:]
-        whole = [b.seconds / a.seconds for a, b in costs]
-        steps = [b.row_steps / a.row_steps for a, b in costs]
-        return [spread(whole), spread(steps), spread([w / s for w, s in zip(whole, steps)])]
-
-    async def cost(self, bodies) -> Cost:
-        before = self.row_steps()
-        with Stopwatch() as watch:
-            for start in range(0, len(bodies), self._together):
-                await asyncio.gather(
-                    *(
-                        self._model.ask("/v1/decode", b)
-                        for b in bodies[start : start + self._together]
-                    )
-                )
-        return Cost(watch.cpu_seconds, self.row_steps() - before)
-
-    def row_steps(self) -> float:
-        return self._engine.local.status.steps.rows.sum
-
-
-def choose(plain, others, chance):
-    held = sorted({*WORD.findall(plain)})
-    if len(held) >= 2:
-        yield 2, chance.sample(held, 2)
-    news = [sorted({*WORD.findall(o)} - {*held}) for o in others]
-    news = [n for n in news if n]
-    if held and news:
-        yield 1, [chance.choice(held), chance.choice(news[0])]
-    two = [n for n in news if len(n) > 1]
-    if two:
-        yield 0, chance.sample(two[0], 2)
-
-
-def spread(values):
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+    typer.echo(table(COLUMNS, asyncio.run(measure(bundle, sources, options, together, rounds))))
 
 
 if __name__ == "__main__":

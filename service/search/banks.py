@@ -31,14 +31,13 @@ class Banks:
         states, overdue, ending = self._states, self._overdue, self._ending
         self._set([self._phrases.next(states[parent], token) for _, parent, token, _ in beams])
         self._overdue = [
-            (overdue[parent] or parent in ending) and total > DEAD and lacking > 0
-            for (total, parent, _, _), lacking in zip(beams, self._lacking, strict=True)
+            (overdue[parent] or parent in ending) and total > DEAD and effects.remaining > 0
+            for (total, parent, _, _), effects in zip(beams, self._effects, strict=True)
         ]
 
     def _set(self, states: list[State]) -> None:
         self._states = states  # (W,)
         self._effects = [self._phrases.effects(state) for state in states]  # (W,)
-        self._lacking = [self._phrases.remaining(state) for state in states]  # (W,)
 
     def advancing(self, row: int) -> list[int]:
         """Return the tokens that bring a row nearer to its phrases."""

@@ -47,6 +47,7 @@ class Effects(NamedTuple):
     lacking: dict[int, int]  # after the tokens that go on with a phrase, or begin one
     otherwise: int  # after any other token
     advancing: list[int]  # tokens after which less is needed than before
+    remaining: int  # before them
 
 
 def is_spaced_letter(character: str) -> bool:
@@ -112,7 +113,8 @@ class Phrases:
         lacking = {token: self.remaining(self.next(state, token)) for token in sorted(tokens)}
         remaining = self.remaining(state)
         advancing = [token for token, after in lacking.items() if after < remaining]
-        return Effects(lacking, self.remaining(State(0, state.met, False)), advancing)
+        otherwise = self.remaining(State(0, state.met, False))
+        return Effects(lacking, otherwise, advancing, remaining)
 
     def _places(self, phrase: Phrase) -> tuple[bool, ...]:
         """Return whether a letter or digit may precede a phrase: true, false or both."""

@@ -10,6 +10,7 @@ from threading import Thread
 import pytest
 import typer
 
+from benchmarks import phrases
 from benchmarks.kit.document import describe_machine
 from benchmarks.kit.models import (
     T5,
@@ -191,6 +192,12 @@ def test_the_worst_bodies_are_measured():
     assert row.failed == 0
     assert row.memory > 50
     assert "tokenize" in worst.describe(row)
+
+
+def test_the_cost_of_required_phrases():
+    rows = asyncio.run(phrases.measure(DEFAULT_BUNDLE, ["attention"], {}, together=2, rounds=1))
+    assert {held for held, *_ in rows} <= {"2 of 2", "1 of 2", "0 of 2"}
+    assert [len(row) for row in rows] == [len(phrases.COLUMNS)] * len(rows) != []
 
 
 def test_operators():
