@@ -180,7 +180,7 @@ def test_a_token_is_replaced_by_another_one_of_the_sources():
 @pytest.fixture(scope="module")
 def pairs(g2p):
     manifest = json.loads((g2p / "bundle.json").read_text())
-    graphs = Graphs(g2p / "fp32", [1], 2, [], 63, manifest["config"]["target_vocab_size"])
+    graphs = Graphs(g2p / "fp32", [1], [2], [], 63, manifest["config"]["target_vocab_size"])
     tokenizer = load_model(g2p).source_tokenizer
     sources = [tokenizer.encode(word, add_special_tokens=False).ids for word in ("thought", "heed")]
     return graphs, graphs.decode(sources)
