@@ -182,7 +182,7 @@ def check_sampling(body: Searching, num_hypotheses: int, beam_size: int, faults:
         whose = ", the model's own" if body.beam_size is None else ""
         detail = (
             f"is {num_hypotheses} but beam_size is {beam_size}{whose}: lower num_hypotheses to at"
-            f" most {beam_size}, raise beam_size, or set temperature to sample"
+            f" most {beam_size}, raise beam_size, or sample with temperature above 0"
         )
         faults.add(Invalid.at("/num_hypotheses", detail))
     for name in SAMPLING_OPTIONS:

@@ -154,7 +154,7 @@ def test_fewer_tokens_than_the_model_wants_at_least(ask):
 def test_errors_say_whose_beam_size_it_is(ask):
     detail = (
         "/num_hypotheses is 4 but beam_size is 3{}: lower num_hypotheses to at most 3, raise"
-        " beam_size, or set temperature to sample"
+        " beam_size, or sample with temperature above 0"
     )
     assert ask("chosen", num_hypotheses=4)[1]["detail"] == detail.format(", the model's own")
     assert ask("chosen", num_hypotheses=4, beam_size=3)[1]["detail"] == detail.format("")
