@@ -32,7 +32,8 @@ NOT_WITH_ALLOWED_TARGETS = (
     *("min_new_tokens", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
     *("suppress_tokens", "stop", "required", "glossary"),
 )
-OF_SOURCE = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
+# Options that read the source, and their values without effect
+OF_SOURCE = {"encoder_repetition_penalty": 1, "encoder_no_repeat_ngram_size": 0}
 
 
 async def read_search(
@@ -98,8 +99,7 @@ def read_search_options(
     check_sampling(body, num_hypotheses, beam_size, faults)
     if body.required or body.glossary:
         check_required(body, faults)
-    if body.encoder_repetition_penalty or body.encoder_no_repeat_ngram_size:
-        check_one_vocabulary(body, model, faults)
+    check_one_vocabulary(body, model, faults)
     prefix, max_new_tokens = read_room(body, model, faults)
     suppressed = own.suppressed
     with faults.collect():
@@ -273,15 +273,15 @@ def read_suppressed(body: Searching, manifest: Manifest) -> Split:
 def check_one_vocabulary(body: Searching, model: Model, faults: Faults) -> None:
     """Add a fault for each option that compares a target with its source, if a model's ids mean
     something else on each side."""
-    if model.has_one_vocabulary:
+    used = [name for name, idle in OF_SOURCE.items() if getattr(body, name) not in (None, idle)]
+    if not used or model.has_one_vocabulary:
         return
-    for name in OF_SOURCE:
-        if getattr(body, name):
-            detail = (
-                "compares the tokens of a target with those of its source, and this model has two"
-                " vocabularies: omit it"
-            )
-            faults.add(Invalid.at(f"/{name}", detail))
+    for name in used:
+        detail = (
+            "compares the tokens of a target with those of its source, and this model has two"
+            " vocabularies: omit it"
+        )
+        faults.add(Invalid.at(f"/{name}", detail))
 
 
 def read_prefix(
