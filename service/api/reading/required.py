@@ -14,7 +14,8 @@ from service.search.phrases import Item, Phrase, is_spaced_letter
 from service.search.sequences import Sequences
 from service.serving.model import Model
 from service.text.glossary import Glossary, units_of
-from service.text.tokenizer import Tokenizer, Tokens
+from service.text.tokenizer import Tokenizer
+from service.text.tokens import Tokens
 
 Asked = str | Sequence[str]
 

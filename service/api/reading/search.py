@@ -23,7 +23,8 @@ from service.bundle.manifest import Manifest
 from service.errors import MOST_FAULTS, Fault, Invalid, TooLarge
 from service.search.options import SearchOptions
 from service.serving.model import Model
-from service.text.tokenizer import Tokenizer, Tokens
+from service.text.tokenizer import Tokenizer
+from service.text.tokens import Tokens
 
 Value = TypeVar("Value")
 
