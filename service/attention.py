@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from service.arrays import FloatArray, IntArray
 from service.bundle.alignment import Alignment
 from service.bundle.manifest import Config
-from service.text.tokenizer import Token, Tokens
+from service.text.tokens import Token, Tokens
 from service.text.words import Word, find_words
 
 AttentionKind = Literal["encoder", "decoder", "cross"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from service.arrays import FloatArray, IntArray
 from service.attention import AttentionKind, Head
-from service.text.tokenizer import Token, Tokens
+from service.text.tokens import Token, Tokens
 from service.text.words import Word, find_words
 
 Unit = Literal["token", "word"]

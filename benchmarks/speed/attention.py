@@ -25,7 +25,7 @@ from benchmarks.kit.models import BASE, lettered, write_models
 from benchmarks.kit.serving import serving
 from service.formats.writers import WRITERS
 from service.settings.settings import DEFAULT_BUNDLE
-from service.text.tokenizer import Token
+from service.text.tokens import Token
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "attention-performance.md"
 HEAD = """# What it costs to show attention

@@ -65,7 +65,8 @@ def name_flags(text: str) -> str:
     """Return an error with the flags of the command that is running in the place of fields: such as
     --no-source-final for "set source_final to false"."""
     context = click.get_current_context(silent=True)
-    fields = [each.name for each in context.command.params if each.name] if context else []
+    parameters = context.command.params if context else []
+    fields = [each.name for each in parameters if each.name and isinstance(each, click.Option)]
     if not fields:
         return text
 

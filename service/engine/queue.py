@@ -47,8 +47,8 @@ class Queue:
         return self._waiting.rows
 
     def put(self, jobs: Sequence[Job], seconds: float = math.inf, rest: Rest = NO_REST) -> None:
-        """Accept all jobs of a request or none. `rest`: what else it sends; further jobs of one
-        that waits were accepted with its first ones.
+        """Accept all jobs of a request or none. `rest` says what else the request sends. While
+        some of its jobs wait, further ones are always accepted.
 
         Raise DeadlineExceeded or Overloaded if the last of all its rows would come too late (see
         `_refusal`), and Unavailable once the queue is closed.

@@ -23,16 +23,14 @@ LATE = 1.25  # times the expected wait: a rate is not exact
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """The jobs of one request that wait, how many rows they take, how many the jobs that follow
-    them will take, when the last of all must have been taken, since when the request waits, and
-    whether no job was taken yet."""
+    """A request of which some jobs wait."""
 
     jobs: deque[Job]
-    rows: int
-    coming: int = 0
-    until: float = math.inf
-    since: float = 0.0
-    is_new: bool = True
+    rows: int  # of `jobs`
+    coming: int = 0  # rows of the jobs that the request sends later
+    until: float = math.inf  # when the last of all jobs must have been taken
+    since: float = 0.0  # when the request came
+    is_new: bool = True  # whether no job was taken yet
 
     @property
     def all_rows(self) -> int:

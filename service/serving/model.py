@@ -38,14 +38,11 @@ class Model:
     @cached_property
     def has_one_vocabulary(self) -> bool:
         """Whether ids mean the same in sources and in targets."""
-        config, tokenizers, files = (
-            self.manifest.config,
-            self.manifest.tokenizers,
-            self.manifest.files,
-        )
+        config, names = self.manifest.config, self.manifest.tokenizers
         if config.source_vocab_size != config.target_vocab_size:
             return False
-        alike = files[tokenizers.source].sha256 == files[tokenizers.target].sha256
+        source, target = (self.manifest.files[each] for each in (names.source, names.target))
+        alike = source.sha256 == target.sha256
         return alike or self.source.has_ids_of(self.target)
 
     def use(self) -> None:

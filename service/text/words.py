@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from service.text.tokenizer import Token, Tokens
+from service.text.tokens import Token, Tokens
 
 RUN = re.compile(r"\S+")
 # Thai, Lao, Burmese, Khmer, Chinese, Japanese

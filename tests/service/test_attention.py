@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.attention import Selection, align
-from service.text.tokenizer import Token
+from service.text.tokens import Token
 
 WORDS = (Path(__file__).parent.parent / "words.txt").read_text().split()
 KINDS = ["encoder", "decoder", "cross"]

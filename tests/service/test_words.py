@@ -5,7 +5,7 @@ import pytest
 
 from service.attention import align_steps, pair_tokens, pair_words
 from service.bundle.alignment import Alignment
-from service.text.tokenizer import Token, Tokens
+from service.text.tokens import Token, Tokens
 from service.text.words import find_words
 from tests.conftest import CANDIDATE
 

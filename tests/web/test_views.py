@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from service.formats.heatmaps import draw_blocks
 from service.formats.svg import to_svg
-from service.text.tokenizer import Token
+from service.text.tokens import Token
 from tests.web.exported import token
 from tests.web.places import places
 from tests.web.screens import SIZES, check_accessible

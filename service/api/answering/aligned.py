@@ -11,7 +11,8 @@ from service.attention import pair_tokens
 from service.serving.model import Model
 from service.text.markup.placing import Pair, letters_in
 from service.text.sentences import Span
-from service.text.tokenizer import Token, Tokens, has_letters
+from service.text.tokenizer import has_letters
+from service.text.tokens import Token, Tokens
 from service.text.words import find_words
 from service.wire import Answer, Entry
 

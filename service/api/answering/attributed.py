@@ -21,7 +21,7 @@ from service.occlusion import (
     source_shares,
 )
 from service.serving.model import Model
-from service.text.tokenizer import Token
+from service.text.tokens import Token
 from service.text.words import Word
 from service.wire import Answer
 

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
@@ -164,7 +166,8 @@ def send(call: Call, written: Written, media_type: str) -> Response:
         headers[CSP] = f"{export_policy()}; frame-ancestors 'none'"
     if isinstance(written, Later):
         call.correct(written.nbytes)
-        call.at_end(written.pieces.close)  # else a cancelled task would keep it for a while
+        # Else a cancelled task would keep it for a while
+        call.at_end(partial(close, written.pieces))
         pieces = make_each(written.pieces, call.service.cores)
         return StreamingResponse(pieces, media_type=media_type, headers=headers)
     total = sum(map(len, written))
@@ -179,6 +182,13 @@ async def make_each(pieces: Generator[Piece], limiter: CapacityLimiter) -> Async
     """Yield the pieces. Each is made in a thread, when the client has read those before."""
     while (piece := await to_thread.run_sync(next, pieces, None, limiter=limiter)) is not None:
         yield piece
+
+
+def close(pieces: Generator[Piece]) -> None:
+    """Close a generator, unless a thread makes its next piece: where a server that closes has
+    cancelled the request, the thread still runs, and holds the generator until it ends."""
+    with suppress(ValueError):
+        pieces.close()
 
 
 async def yield_each(pieces: Iterable[Piece]) -> AsyncGenerator[Piece]:

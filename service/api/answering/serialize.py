@@ -19,7 +19,7 @@ from service.search.protocol import Alternatives, Hypothesis
 from service.serving.model import Model
 from service.text.markup.document import Translated
 from service.text.sentences import Span, replace
-from service.text.tokenizer import Token, Tokens
+from service.text.tokens import Token, Tokens
 from service.wire import Answer, Entry
 
 LARGEST_EXPONENT = math.log(sys.float_info.max)

@@ -13,7 +13,7 @@ from service.attention import pair_tokens
 from service.formats.json import Document
 from service.search.protocol import Hypothesis
 from service.serving.model import Model
-from service.text.tokenizer import Tokens
+from service.text.tokens import Tokens
 from service.wire import Answer, Entry
 
 

@@ -14,7 +14,7 @@ from service.attention import pair_tokens, pair_words
 from service.formats.json import Document
 from service.occlusion import Parts, occlude, source_shares
 from service.serving.model import Model
-from service.text.tokenizer import Tokens
+from service.text.tokens import Tokens
 from service.text.words import Word, find_words
 from service.wire import Answer, Entry
 

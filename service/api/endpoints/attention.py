@@ -34,7 +34,7 @@ from service.api.reading.texts import TextField, count_texts, read_languages, re
 from service.formats.json import Document
 from service.search.options import SearchOptions
 from service.serving.model import Model
-from service.text.tokenizer import Tokens
+from service.text.tokens import Tokens
 from service.wire import Entry
 
 EXAMPLES: Examples = {

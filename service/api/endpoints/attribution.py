@@ -29,7 +29,8 @@ from service.formats.writers import WRITERS
 from service.occlusion import Of, Pair, Unit, occlude, parts_of
 from service.search.options import SearchOptions
 from service.serving.model import Model
-from service.text.tokenizer import Tokenizer, Tokens
+from service.text.tokenizer import Tokenizer
+from service.text.tokens import Tokens
 from service.wire import Answer, Entry
 
 FORMATS = [each for each in WRITERS if each != "text/html"]

@@ -47,7 +47,7 @@ from service.errors import DeadlineExceeded, Overloaded, PassFailed
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 from service.serving.model import Model
-from service.text.tokenizer import Tokens
+from service.text.tokens import Tokens
 from service.wire import Answer, Entry
 
 DEFAULT_HOLD = 4  # tokens: two words of pieces, or so

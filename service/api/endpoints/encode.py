@@ -22,7 +22,7 @@ from service.arrays import FloatArray
 from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
-from service.text.tokenizer import Tokens
+from service.text.tokens import Tokens
 from service.wire import Answer, Entry, Pooling
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)

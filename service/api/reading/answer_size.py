@@ -15,7 +15,7 @@ from service.occlusion import Pair, Unit, parts_of
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.settings.settings import Settings
-from service.text.tokenizer import Tokens
+from service.text.tokens import Tokens
 
 # Bytes that a token takes in this process: as received from the engine, in Python, and as JSON.
 TOKEN_BYTES = 128

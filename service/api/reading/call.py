@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from anyio import CapacityLimiter, WouldBlock, to_thread
 from starlette.concurrency import run_in_threadpool
@@ -226,6 +226,7 @@ class Call(Request):
         the next. So it always knows of the request, and of what is to come of it.
         """
         since, left = time.monotonic(), sum(entry.rows for entry in entries)
+        sent: list[asyncio.Future[Answer]] = []
         parts: list[asyncio.Future[list[Answer]]] = []
         answers: list[Answer] = []
         try:
@@ -235,11 +236,12 @@ class Call(Request):
                 part = slice(start, start + AT_ONCE)
                 left -= sum(entry.rows for entry in entries[part])
                 futures = self.submit(model, entries[part], rest=Rest(left, since))
+                sent += futures
                 parts.append(gather_answers(futures, faults, results[part]))
             for each in parts[-2:]:
                 answers += await self.wait_for(each)
         finally:
-            cancel_all(parts)
+            cancel_all(sent)  # a part that has failed would cancel none of its own
         return answers
 
     def note(self, answers: Sequence[Answer]) -> None:
@@ -332,7 +334,7 @@ async def answer_or_note(future: "asyncio.Future[Answer]", result: int, faults: 
         return Answer()
 
 
-def cancel_all(futures: "Sequence[asyncio.Future[Any]]") -> None:
+def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
     """Cancel the entries that have not ended, which frees their rows in the engine."""
     for future in futures:
         future.cancel()

@@ -14,7 +14,8 @@ from service.search.phrases import Item, Phrase, is_spaced_letter
 from service.search.sequences import Sequences
 from service.serving.model import Model
 from service.text.glossary import Glossary, units_of
-from service.text.tokenizer import Tokenizer, Tokens
+from service.text.tokenizer import Tokenizer
+from service.text.tokens import Tokens
 
 Asked = str | Sequence[str]
 
@@ -58,7 +59,7 @@ def read_required(
     for i, asked in enumerate(required):
         before = len(items)
         with faults.collect():
-            items.append(read_item(asked, f"/required/{i}", model.target, search, banned))
+            items.append(read_item(asked, f"/required/{i}", model, search, banned))
         if len(items) == before and i >= MOST_FAULTS:
             break
     return tuple(items)
@@ -108,7 +109,7 @@ def read_entries(
     for tried, (entry, asked) in enumerate(entries.items()):
         with faults.collect():
             pointer = f"/glossary{segment(entry)}"
-            items[entry] = read_item(asked, pointer, model.target, search, banned)
+            items[entry] = read_item(asked, pointer, model, search, banned)
         if tried - len(items) + 1 == MOST_FAULTS:
             break
     return items
@@ -145,37 +146,40 @@ def banned_by(search: SearchOptions) -> Sequences:
 
 
 def read_item(
-    asked: Asked, pointer: str, target: Tokenizer, search: SearchOptions, banned: Sequences
+    asked: Asked, pointer: str, model: Model, search: SearchOptions, banned: Sequences
 ) -> Item:
     """Return an item with the tokens of all its alternatives. Raise Invalid."""
     if isinstance(asked, str):
-        return Item(asked, tuple(read_phrase(asked, pointer, target, search, banned)))
+        return Item(asked, tuple(read_phrase(asked, pointer, model, search, banned)))
     found = [
         phrase
         for i, text in enumerate(asked)
-        for phrase in read_phrase(text, f"{pointer}/{i}", target, search, banned)
+        for phrase in read_phrase(text, f"{pointer}/{i}", model, search, banned)
     ]
     return Item(tuple(asked), tuple(found))
 
 
 def read_phrase(
-    text: str, pointer: str, target: Tokenizer, search: SearchOptions, banned: Sequences
+    text: str, pointer: str, model: Model, search: SearchOptions, banned: Sequences
 ) -> list[Phrase]:
     """Return the ways to write a phrase as tokens. Raise Invalid if no target can contain it."""
+    target, ends = model.target, frozenset(model.manifest.eos_ids)
     try:
         alone = target.encode(text, pointer, known=True).ids[:-1]  # without the eos at its end
     except TooLarge as error:
         raise Invalid(error.detail, error.faults) from error
-    ways = [ids for ids in dict.fromkeys(write_ways(text, alone, target)) if not banned.find(ids)]
+    ways = [
+        ids
+        for ids in dict.fromkeys(write_ways(text, alone, target))
+        if ends.isdisjoint(ids[:-1]) and not banned.find(ids)
+    ]
     if not ways:
-        part = banned.find(alone)
+        part, why = banned.find(alone), "suppress_tokens or the model itself excludes"
+        if not part:
+            part, why = [next(i for i in alone if i in ends)], "ends targets of this model"
         named = "token " if len(part) == 1 else "tokens "
         named += ", ".join(f"{target.name(i)} ({i})" for i in part)
-        raise Invalid.at(
-            pointer,
-            f"needs the {named}, which suppress_tokens or the model itself excludes: give"
-            " another phrase",
-        )
+        raise Invalid.at(pointer, f"needs the {named}, which {why}: give another phrase")
     shortest = min(map(len, ways))
     room = len(search.target_prefix) + search.max_new_tokens
     if shortest > room:

@@ -23,7 +23,8 @@ from service.bundle.manifest import Manifest
 from service.errors import MOST_FAULTS, Fault, Invalid, TooLarge
 from service.search.options import SearchOptions
 from service.serving.model import Model
-from service.text.tokenizer import Tokenizer, Tokens
+from service.text.tokenizer import Tokenizer
+from service.text.tokens import Tokens
 
 Value = TypeVar("Value")
 
@@ -32,7 +33,8 @@ NOT_WITH_ALLOWED_TARGETS = (
     *("min_new_tokens", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
     *("suppress_tokens", "stop", "required", "glossary"),
 )
-OF_SOURCE = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
+# Options that read the source, and their values without effect
+OF_SOURCE = {"encoder_repetition_penalty": 1, "encoder_no_repeat_ngram_size": 0}
 
 
 async def read_search(
@@ -98,8 +100,7 @@ def read_search_options(
     check_sampling(body, num_hypotheses, beam_size, faults)
     if body.required or body.glossary:
         check_required(body, faults)
-    if body.encoder_repetition_penalty or body.encoder_no_repeat_ngram_size:
-        check_one_vocabulary(body, model, faults)
+    check_one_vocabulary(body, model, faults)
     prefix, max_new_tokens = read_room(body, model, faults)
     suppressed = own.suppressed
     with faults.collect():
@@ -182,7 +183,7 @@ def check_sampling(body: Searching, num_hypotheses: int, beam_size: int, faults:
         whose = ", the model's own" if body.beam_size is None else ""
         detail = (
             f"is {num_hypotheses} but beam_size is {beam_size}{whose}: lower num_hypotheses to at"
-            f" most {beam_size}, raise beam_size, or set temperature to sample"
+            f" most {beam_size}, raise beam_size, or sample with temperature above 0"
         )
         faults.add(Invalid.at("/num_hypotheses", detail))
     for name in SAMPLING_OPTIONS:
@@ -273,15 +274,15 @@ def read_suppressed(body: Searching, manifest: Manifest) -> Split:
 def check_one_vocabulary(body: Searching, model: Model, faults: Faults) -> None:
     """Add a fault for each option that compares a target with its source, if a model's ids mean
     something else on each side."""
-    if model.has_one_vocabulary:
+    used = [name for name, idle in OF_SOURCE.items() if getattr(body, name) not in (None, idle)]
+    if not used or model.has_one_vocabulary:
         return
-    for name in OF_SOURCE:
-        if getattr(body, name):
-            detail = (
-                "compares the tokens of a target with those of its source, and this model has two"
-                " vocabularies: omit it"
-            )
-            faults.add(Invalid.at(f"/{name}", detail))
+    for name in used:
+        detail = (
+            "compares the tokens of a target with those of its source, and this model has two"
+            " vocabularies: omit it"
+        )
+        faults.add(Invalid.at(f"/{name}", detail))
 
 
 def read_prefix(

@@ -200,7 +200,7 @@ def check_rows(body: AttentionSelection) -> None:
     start, stop = body.rows
     both_from_one_end = (start < 0) == (stop < 0)
     if (both_from_one_end and stop <= start) or (start < 0 and stop == 0):
-        detail = f"is {body.rows}, which selects no row: give [start, stop) with stop after start"
+        detail = f"is {body.rows}, which selects no row: give [start, stop), start before stop"
         raise Invalid.at("/attention/rows", detail)
 
 

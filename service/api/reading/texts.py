@@ -17,7 +17,8 @@ from service.errors import MOST_FAULTS, HeedError, Invalid, TooLarge, shorten
 from service.serving.model import Model
 from service.text.markup.document import Document, Kind, check_markup, read_document
 from service.text.sentences import Span, cut, split
-from service.text.tokenizer import Tokenizer, Tokens, check_unicode
+from service.text.tokenizer import Tokenizer, check_unicode
+from service.text.tokens import Tokens
 
 Split = Literal["none", "sentences"]
 REMEMBERED = 4  # parts of a text: each is tried for its length before it is read

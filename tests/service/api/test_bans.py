@@ -83,3 +83,8 @@ def test_tokens_of_the_source_are_compared_where_both_sides_have_one_vocabulary(
         return sum(i in ids for ids, given in zip(read, lists, strict=True) for i in given)
 
     assert shared(shunned) < shared(plain) < shared(favoured)
+
+
+def test_options_of_the_source_that_change_nothing_need_no_common_vocabulary(post):
+    neutral = {"encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0}
+    assert ask(post, source=SOURCES, **neutral) == ask(post, source=SOURCES)

@@ -7,9 +7,11 @@ import time
 import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from service.api.reading.call import (
+    AT_ONCE,
     LARGE,
     LITTLE,
     MOST_WAITING,
@@ -18,9 +20,11 @@ from service.api.reading.call import (
     compute,
     one_of_each_class,
 )
-from service.errors import Overloaded, PassFailed
+from service.api.reading.faults import Faults
+from service.errors import Overloaded, PassFailed, Unavailable
 from service.http.limits import Record, Terms
 from service.settings.settings import Settings
+from service.wire import Entry
 
 SIZES = (LARGE, LARGE, LARGE + 1)
 
@@ -86,6 +90,32 @@ def test_a_small_text_does_not_wait_for_large_ones():
         return [small, *await asyncio.gather(*reads)]
 
     assert asyncio.run(run()) == ["small", "large", "large", "large"]
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_failure_cancels_all_entries_of_a_request_that_is_sent_in_parts(partial, refused):
+    """Whether an entry fails or a later part is refused: else the engine would go on."""
+    sent: list[asyncio.Future[None]] = []
+
+    def submit(entries, *_):
+        if refused and sent:
+            raise Overloaded("the engine has enough")
+        futures = [asyncio.get_running_loop().create_future() for _ in entries]
+        if not (sent or refused):
+            asyncio.get_running_loop().call_soon(futures[5].set_exception, failure)
+        sent.extend(futures)
+        return futures
+
+    async def run():
+        model = SimpleNamespace(engine=SimpleNamespace(submit=submit))
+        entries = [Entry(np.array([5]))] * (AT_ONCE + 2)
+        with pytest.raises((Overloaded, Unavailable)):
+            await new_call().submit_in_parts(model, entries, Faults(partial), range(AT_ONCE + 2))
+        return sum(not future.cancelled() for future in sent)
+
+    failure = Unavailable("the engine has ended")
+    assert asyncio.run(run()) == (0 if refused else 1)
 
 
 def test_a_reported_error_does_not_keep_its_request():

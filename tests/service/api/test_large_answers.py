@@ -1,7 +1,9 @@
 """The JSON of a large answer is made while its client reads it."""
 
 import asyncio
+import threading
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import orjson
@@ -9,8 +11,11 @@ import pytest
 from anyio import CapacityLimiter
 
 from service.api.answering import respond
-from service.api.answering.respond import make_each
-from service.formats.json import numbers_in_arrays, to_json_line
+from service.api.answering.respond import Later, make_each, send
+from service.api.reading.call import Call
+from service.formats.json import JSON, numbers_in_arrays, to_json_line
+from service.http.limits import Admission, Budget, Record
+from service.http.middleware.door import Door, RequestLimits
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import opened
 
@@ -111,6 +116,43 @@ def test_an_answer_that_is_closed_keeps_no_numbers():
         assert held() is not None
         pieces.close()
         assert held() is None
+
+
+def test_a_request_that_is_cancelled_while_a_piece_is_made_ends_as_others_do():
+    """A server that closes cancels the requests that last too long; the thread goes on."""
+    began, goes_on, ended = threading.Event(), threading.Event(), []
+    answers = Budget(1)
+    service = SimpleNamespace(settings=None, answers=answers, cores=CapacityLimiter(1))
+
+    def pieces():
+        began.set()
+        goes_on.wait(60)
+        yield b"[]"
+
+    async def app(scope, receive, sending):
+        call = Call(scope, receive)
+        response = send(call, Later(pieces(), 1 << 20), JSON)
+        call.at_end(lambda: ended.append(answers.held))
+        await response(scope, receive, sending)
+
+    async def run():
+        door = Door(app, RequestLimits(Admission(1, 60), 1, Budget(1), answers, "/admin"))
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+        scope |= {"app": SimpleNamespace(state=SimpleNamespace(service=service))}
+        scope |= {"state": {"record": Record(), "request_id": ""}, "asgi": {"spec_version": "2.4"}}
+
+        async def sending(_):
+            pass
+
+        task = asyncio.ensure_future(door(scope, asyncio.Event().wait, sending))
+        await asyncio.to_thread(began.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        goes_on.set()
+
+    asyncio.run(run())
+    assert ended == [0]
 
 
 @pytest.mark.parametrize(

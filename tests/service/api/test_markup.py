@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from service.api.answering.aligned import read_aligned, replace_tokens, words_for
-from service.text.tokenizer import Token, Tokens
+from service.text.tokens import Token, Tokens
 from tests.conftest import ALIGNMENT, TINY, opened, sender
 from tests.service.markup.grammar import Grammar
 

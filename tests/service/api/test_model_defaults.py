@@ -129,6 +129,13 @@ def test_ends_of_the_model_are_refused_where_they_would_be_early(ask):
     assert (status, problem["errors"][0]["pointer"]) == (422, "/allowed_targets/1")
     assert f"({ENDS[0]}), which ends targets of this model" in problem["detail"]
     assert ask("ends", allowed_targets=[text + end])[0] == 200
+    for asked, pointer in ((end + text, "/required/1"), ([text, end + text], "/required/1/1")):
+        status, problem = ask("ends", required=[text, asked])
+        assert (status, problem["errors"][0]["pointer"]) == (422, pointer)
+        assert f"({ENDS[0]}), which ends targets of this model" in problem["detail"]
+    for result in ask("ends", required=[text + end], max_new_tokens=5)[1]["results"]:
+        (hypothesis,) = result["hypotheses"]
+        assert hypothesis["token_ids"][-2:] == [4, ENDS[0]]
 
 
 def test_suppressed_tokens_of_the_model_and_of_the_request_add_up(ask):
@@ -154,7 +161,7 @@ def test_fewer_tokens_than_the_model_wants_at_least(ask):
 def test_errors_say_whose_beam_size_it_is(ask):
     detail = (
         "/num_hypotheses is 4 but beam_size is 3{}: lower num_hypotheses to at most 3, raise"
-        " beam_size, or set temperature to sample"
+        " beam_size, or sample with temperature above 0"
     )
     assert ask("chosen", num_hypotheses=4)[1]["detail"] == detail.format(", the model's own")
     assert ask("chosen", num_hypotheses=4, beam_size=3)[1]["detail"] == detail.format("")

@@ -11,7 +11,7 @@ import pytest
 from model.checkpoint import load_model
 from service.api.answering.serialize import write_score
 from service.formats.json import to_json
-from service.text.tokenizer import Token, Tokens
+from service.text.tokens import Token, Tokens
 from service.wire import Answer
 from tests.conftest import TINY, opened
 from tests.torch_scores import log_probs_of

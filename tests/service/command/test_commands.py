@@ -216,6 +216,15 @@ def test_every_field_of_a_request_has_a_flag():
             ["attention", "ax", "--threshold", "0.5"],
             "give --alignment threshold, or omit --threshold",
         ),
+        (
+            ["decode", "ax", "--num-hypotheses", "2"],
+            "raise --beam-size, or sample with --temperature above 0",
+        ),
+        (["attention", "ax", "--rows", "3,3"], "give [start, stop), start before stop"),
+        (
+            ["attention", "ax", "AE1 K S", "--beam-size", "2"],
+            "omit it, or omit target to decode the sources",
+        ),
         (["attribution", "ax", "-o", "a.html"], "a.html must end in one of .json, .npz"),
         (["decode", "ax", "--bundle", ROOT], "is not a bundle"),
         (["decode", "ax", "--bundle", ROOT, "--url", "http://a"], "give --bundle or --url"),

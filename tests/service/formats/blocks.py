@@ -6,7 +6,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from service.text.tokenizer import Token
+from service.text.tokens import Token
 
 SVG = "{http://www.w3.org/2000/svg}"
 

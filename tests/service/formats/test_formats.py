@@ -19,7 +19,7 @@ from service.formats.colours import VIRIDIS
 from service.formats.json import LEAST_PIECE, NUMBERS, to_json_pieces, write
 from service.formats.writers import WRITERS
 from service.settings.settings import WEB
-from service.text.tokenizer import Token
+from service.text.tokens import Token
 from tests.service.formats.blocks import SVG, block_of, texts_of, weights_of
 
 

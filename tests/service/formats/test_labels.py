@@ -14,7 +14,7 @@ from service.formats.heatmaps import draw_blocks
 from service.formats.labels import printable
 from service.formats.png import to_png
 from service.formats.svg import to_svg
-from service.text.tokenizer import Token
+from service.text.tokens import Token
 
 SVG = "{http://www.w3.org/2000/svg}"
 REORDERING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}  # bidi classes

@@ -20,8 +20,8 @@ Prefixes = st.lists(st.sampled_from([0, 1, 3]), max_size=2).map(tuple)
 class Lettered(Markov):
     """Has four tokens with texts, so that at most 121 hypotheses have up to four."""
 
-    def __init__(self, seed):
-        super().__init__(seed, size=4)
+    def __init__(self, seed, eos_ids=(EOS,)):
+        super().__init__(seed, size=4, eos_ids=eos_ids)
 
     @staticmethod
     def detokenize(ids):
@@ -51,18 +51,21 @@ def lacking(phrases, ids):
 
 
 @settings(max_examples=500)
-@example(1987, [[Phrase((1,))]], 4, 0.0, ())  # the best ends after few others have all phrases
+@example(
+    1987, [[Phrase((1,))]], 4, 0.0, (), (EOS,)
+)  # the best ends after few others have all phrases
 @given(
     seed=st.integers(0, 9999),
     phrases=Items,
     limit=st.integers(1, 4),
     penalty=st.sampled_from([0.0, 1.0, 2.0]),
     prefix=Prefixes,
+    ends=st.sampled_from([(EOS,), (EOS, 3)]),
 )
 def test_a_beam_that_holds_everything_finds_the_best_with_all_phrases(
-    seed, phrases, limit, penalty, prefix
+    seed, phrases, limit, penalty, prefix, ends
 ):
-    language = Lettered(seed)
+    language = Lettered(seed, ends)
     (found,) = language.search(
         max_new_tokens=limit,
         beam_size=121,
@@ -70,7 +73,7 @@ def test_a_beam_that_holds_everything_finds_the_best_with_all_phrases(
         required=items_of(phrases),
         target_prefix=prefix,
     )
-    every = language.all_hypotheses(limit, penalty, prefix=prefix)
+    every = language.all_hypotheses(limit, penalty, ends, prefix=prefix)
     best = [(score, ids) for score, ids in every if not lacking(phrases, [*prefix, *ids])]
     if not best:  # there is not enough room
         assert found.unmet == lacking(phrases, [*prefix, *found.token_ids]) != ()
@@ -90,11 +93,12 @@ def test_a_beam_that_holds_everything_finds_the_best_with_all_phrases(
     beam_size=st.integers(2, 6),
     prefix=Prefixes,
     early_stopping=st.booleans(),
+    ends=st.sampled_from([(EOS,), (EOS, 3)]),
 )
 def test_every_answer_has_all_phrases_or_says_what_it_lacks(
-    seed, phrases, limit, beam_size, prefix, early_stopping
+    seed, phrases, limit, beam_size, prefix, early_stopping, ends
 ):
-    language = Lettered(seed)
+    language = Lettered(seed, ends)
     found = language.search(
         max_new_tokens=limit,
         beam_size=beam_size,
@@ -111,9 +115,10 @@ def test_every_answer_has_all_phrases_or_says_what_it_lacks(
         np.testing.assert_allclose(hypothesis.log_probs, said, rtol=1e-4)
     keys = [(len(hypothesis.unmet), -hypothesis.score) for hypothesis in found]
     assert keys == sorted(keys)
-    if limit >= sum(max(len(each.ids) for each in alternatives) for alternatives in phrases) and (
-        not any(phrase.starts_word for alternatives in phrases for phrase in alternatives)
-    ):
+    every = [phrase for alternatives in phrases for phrase in alternatives]
+    if any(phrase.starts_word or {*phrase.ids}.intersection(ends) for phrase in every):
+        return  # there may be no place for it
+    if limit >= sum(max(len(each.ids) for each in alternatives) for alternatives in phrases):
         assert found[0].unmet == ()
 
 
