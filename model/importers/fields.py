@@ -126,18 +126,19 @@ def eos_ids(checkpoint: Checkpoint, below: float = math.inf) -> list[int]:
     value = contents(checkpoint, file).get(name)
     if not isinstance(value, list):
         return [id_of(checkpoint, file, name, below)]
-    ids = list(dict.fromkeys(cast("list[Any]", value)))
-    if not 1 <= len(ids) <= MOST_ENDS or any(type(each) is not int or each < 0 for each in ids):
+    given = cast("list[Any]", value)
+    are_ids = all(type(each) is int and each >= 0 for each in given)
+    if not are_ids or not 1 <= len({*given}) <= MOST_ENDS:
         raise InputError(
             f"{checkpoint.folder}: {file} has {name} {value!r}; expected 1 to {MOST_ENDS} ids"
         )
-    if max(ids) >= below:
+    if max(given) >= below:
         raise InputError(
             f"{checkpoint.folder}: {file} has {name} {value!r}; expected ids below {below}, the"
             " size of the vocabulary: the files belong to two models"
         )
     first = checkpoint.config.get(name)
-    return sorted(ids, key=lambda each: each != first)
+    return sorted(dict.fromkeys(given), key=lambda each: each != first)
 
 
 def contents(checkpoint: Checkpoint, file: str) -> dict[str, Any]:

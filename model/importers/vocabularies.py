@@ -318,7 +318,7 @@ def plbart_tokens(checkpoint: Checkpoint) -> list[str]:
     """Return the tokens that follow PLBart's pieces. Raise InputError if it has another list of
     languages."""
     listed = checkpoint.optional_json(TOKENIZER_CONFIG).get("language_codes") or "base"
-    if listed not in PLBART_LISTS:
+    if not isinstance(listed, str) or listed not in PLBART_LISTS:
         raise InputError(
             f"{checkpoint.folder / TOKENIZER_CONFIG} has language_codes {listed!r}; expected"
             f" {' or '.join(PLBART_LISTS)}"

@@ -249,8 +249,8 @@ def test_ids_of_generation_config_come_before_those_of_config_json(folder, tmp_p
     assert usage.source_suffix == [2]  # as the tokenizer ends a source
 
 
-@pytest.mark.parametrize("eos_id", [[], [2, "7"], [2, -1], [*range(17)], "2", True])
-def test_ends_that_are_no_ids_are_refused_by_name(folder, tmp_path, eos_id):
+@pytest.mark.parametrize("eos_id", [[], [2, "7"], [2, [7]], [2, -1], [*range(17)], "2", True])
+def test_ends_that_are_not_ids_are_refused_by_name(folder, tmp_path, eos_id):
     copied = shutil.copytree(folder, tmp_path / "copy")
     with_generation(copied, eos_token_id=eos_id)
     said = f"generation_config.json has eos_token_id {eos_id!r}; expected "

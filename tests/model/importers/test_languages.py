@@ -1,5 +1,7 @@
 """Languages add the ids that the tokenizer of the checkpoint's own library adds."""
 
+import re
+
 import pytest
 import sentencepiece
 import transformers
@@ -99,9 +101,11 @@ def test_plbart_has_the_languages_and_the_ids_of_its_class(tmp_path, listed):
 
 def test_an_unknown_list_of_plbart_is_refused(tmp_path):
     WRITERS["plbart"](tmp_path)
-    change(tmp_path, "tokenizer_config.json", language_codes="all")
-    with pytest.raises(InputError, match="language_codes 'all'; expected base or multi"):
-        read(tmp_path)
+    for listed in ("all", ["java", "python"]):
+        change(tmp_path, "tokenizer_config.json", language_codes=listed)
+        said = f"language_codes {listed!r}; expected base or multi"
+        with pytest.raises(InputError, match=re.escape(said)):
+            read(tmp_path)
 
 
 def test_plbart_may_fix_the_language_of_its_targets(tmp_path):
