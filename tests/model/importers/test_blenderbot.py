@@ -8,30 +8,18 @@ import transformers
 from tokenizers import ByteLevelBPETokenizer, processors
 
 from model.importers.checkpoint import Checkpoint
-from model.importers.convert import read_model
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.tokenizers.probes import probes
-from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.model.importers.checkpoints import write_blenderbot, write_blenderbot_small
-from tests.model.importers.conftest import serve
+from tests.model.importers.conftest import read, serve
 from tests.model.importers.served import check_places
 
 PROCESSORS = {
     "with </s>": processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)]),
     "plain": processors.TemplateProcessing("$A"),  # as transformers 5 saves it
 }
-
-
-def read(folder):
-    checkpoint = Checkpoint(folder)
-    vocabularies = read_vocabularies(checkpoint)
-    return (
-        checkpoint,
-        vocabularies,
-        read_usage(checkpoint, vocabularies, read_model(checkpoint).config),
-    )
 
 
 def write_library(folder, processor):

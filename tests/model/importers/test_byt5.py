@@ -13,13 +13,12 @@ from transformers import ByT5Tokenizer
 from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
-from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.conftest import opened
 from tests.documentation import events_of
 from tests.model.importers.checkpoints import change
-from tests.model.importers.conftest import serve
+from tests.model.importers.conftest import read, serve
 from tests.model.importers.served import assert_same_answers, convert, post
 from tests.model.importers.t5_checkpoints import write_byt5
 from tests.tracing import without_gates
@@ -121,13 +120,6 @@ def test_every_byte_of_a_character_has_its_place(library, served, text):
     last = [k for k, i in enumerate(expected) if [*expected, None][k + 1] != i]
     assert [places[k] for k in last] == [(i, i + 1) for i in range(len(text))]
     assert all(start == end for k, (start, end) in enumerate(places) if k not in last)
-
-
-def read(folder):
-    checkpoint = Checkpoint(folder)
-    vocabularies = read_vocabularies(checkpoint)
-    usage = read_usage(checkpoint, vocabularies, read_model(checkpoint).config)
-    return checkpoint, vocabularies, usage
 
 
 @pytest.mark.parametrize("files", ["config.json", "all", "more"])
