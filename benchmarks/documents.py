@@ -22,10 +22,9 @@ import typer
 from tokenizers import Tokenizer
 
 from benchmarks.kit.document import describe_machine, machine_line
-from benchmarks.kit.memory import family
+from benchmarks.kit.memory import cpu_seconds_of, family
 from benchmarks.kit.process import Stopwatch
 from benchmarks.kit.serving import serving
-from benchmarks.load.worst import cpu_seconds_of
 from benchmarks.speed.agreement import Sources, find_languages, read_source_texts, read_sources
 from benchmarks.speed.witness import Witness
 from service.bundle.languages import Slot

@@ -57,12 +57,8 @@ class Translating(EngineClient):
         request_id: str = "",
         rest: object = None,
     ) -> "list[asyncio.Future[Answer]]":
-        del (
-            on_progress,
-            seconds,
-            request_id,
-            rest,
-        )  # nothing is streamed, and every request is accepted
+        # Nothing is streamed, and every request is accepted
+        del on_progress, seconds, request_id, rest
         futures = [self._loop.create_future() for _ in entries]
         self._waiting.extend(zip(entries, futures, strict=True))
         self._arrived.release()

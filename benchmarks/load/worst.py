@@ -6,7 +6,6 @@ that nothing else uses.
 """
 
 import json
-import os
 import socket
 import sys
 import threading
@@ -20,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from benchmarks.kit.memory import family
+from benchmarks.kit.memory import cpu_seconds_of, family
 from benchmarks.kit.raw_client import status_of, write_request
 from benchmarks.kit.serving import serving
 from service.settings.settings import DEFAULT_BUNDLE
@@ -30,7 +29,6 @@ PAUSE = 0.1  # seconds between two probes, between two looks at the memory, and 
 PATIENCE = 90.0  # seconds for an answer
 OVERLOADED = 429
 MOST_MEMORY, MOST_WORD, MOST_LIVEZ = 700, 1.0, 0.2  # MB and seconds
-TICKS = os.sysconf("SC_CLK_TCK")  # of CPU time, a second
 SOURCES = ["a" * 63] * 256
 TARGETS = ["AH0 " * 60] * 256
 TEXTS = ["ab " * 1300] * 250  # 1 MB
@@ -126,11 +124,6 @@ def megabytes_of(pid: int) -> float:
     """Return the memory of a process, with its share of what it has in common with others."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
-
-
-def cpu_seconds_of(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def measure(port: int, name: str, request: bytes | None, seconds: float) -> Row:
