@@ -62,6 +62,7 @@ def test_a_text_ends_with_eos_as_tokenizer_json_has_it(tmp_path):
     ids = vocabularies.source.tokenizer.encode("a b").ids
     assert [*usage.source_prefix, *ids, *usage.source_suffix] == theirs("a b").input_ids
     assert usage.decoder_start == [1]
+    assert usage.decoding["encoder_no_repeat_ngram_size"] == 3
     assert prove_ends(checkpoint, vocabularies, usage).holds
 
 
@@ -100,6 +101,7 @@ def test_small_texts_have_the_ids_and_the_text_of_hugging_face(tmp_path):
     ids = vocabularies.source.tokenizer.encode("a b").ids
     assert [*usage.source_prefix, *ids, *usage.source_suffix] == theirs("a b").input_ids
     assert usage.decoder_start == [1]
+    assert usage.decoding["encoder_no_repeat_ngram_size"] == 3
     assert all(proof.holds for proof in prove_pieces(vocabularies))
     assert prove_ends(checkpoint, vocabularies, usage).holds
 
