@@ -40,6 +40,7 @@ NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # by their name: ours, and i
     "encoder_repetition_penalty": ("encoder_repetition_penalty", (int, float)),
 }
 KEYS = {ours: theirs for theirs, (ours, _) in NAMES.items()} | {  # of bundle.json: theirs
+    "suppress_tokens": "bad_words_ids or suppress_tokens",
     "decoder_start": "forced_bos_token_id",
     "num_encoder_layers": "the number of encoder layers",
     "num_decoder_layers": "the number of decoder layers",
