@@ -314,7 +314,9 @@ def ban_words(checkpoint: Checkpoint, model: Transformer, usage: Usage) -> Usage
         return usage
     with torch.no_grad():
         model.generator.bias[generation.bad_ids] = BANNED
-    left = [each for each in usage.decoding["suppress_tokens"] if each not in generation.bad_ids]
+    banned = {*generation.bad_ids}
+    suppressed = usage.decoding["suppress_tokens"]
+    left = [each for each in suppressed if isinstance(each, list) or each not in banned]
     return replace(usage, decoding=usage.decoding | {"suppress_tokens": left})
 
 

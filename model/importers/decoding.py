@@ -3,7 +3,7 @@
 import re
 from typing import Any, cast
 
-from model.export.files.limits import find_faults
+from model.export.files.limits import OF_SOURCE, find_faults
 from model.importers.checkpoint import GENERATION, MARIAN, OWN, Checkpoint
 from model.importers.fields import CONFIG, eos_ids
 from model.importers.files.marian import read_settings
@@ -40,7 +40,7 @@ NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # by their name: ours, and i
     "encoder_repetition_penalty": ("encoder_repetition_penalty", (int, float)),
 }
 KEYS = {ours: theirs for theirs, (ours, _) in NAMES.items()} | {  # of bundle.json: theirs
-    "other_eos_ids": "eos_token_id",
+    "suppress_tokens": "bad_words_ids or suppress_tokens",
     "decoder_start": "forced_bos_token_id",
     "num_encoder_layers": "the number of encoder layers",
     "num_decoder_layers": "the number of decoder layers",
@@ -62,10 +62,6 @@ OWN_KEYS = {
     "decoder_start": "start_id",
     "source_prefix": "source_prefix_ids",
     "source_suffix": "source_suffix_ids",
-}
-NEUTRAL: dict[str, Any] = {  # values at which these options change nothing
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
 }
 FROM_CONFIG = "_from_model_config"  # a generation_config.json that was made from config.json
 OLD_FORCED = "force_bos_token_to_be_generated"
@@ -110,8 +106,8 @@ class Generation:
         decoding["suppress_tokens"] = [
             each for each in suppressed if isinstance(each, list) or 0 <= each < size
         ]
-        # Older versions of Heed read bundles that lack the options that change nothing
-        return {k: each for k, each in decoding.items() if each != NEUTRAL.get(k)}, most
+        # Left out if they change nothing: older versions of Heed refuse a bundle that has them
+        return {k: each for k, each in decoding.items() if each != OF_SOURCE.get(k)}, most
 
     def decoding(self, forced: int) -> dict[str, Any]:
         """Return the options that requests inherit, under their names in bundle.json.
@@ -119,7 +115,7 @@ class Generation:
         Hugging Face's min_length counts the first id that the decoder reads, and the `forced` ids
         after it. Our min_new_tokens counts neither.
         """
-        decoding = {**GREEDY, **NEUTRAL, "early_stopping": False}
+        decoding = {**GREEDY, **OF_SOURCE, "early_stopping": False}
         for theirs, (ours, kinds) in NAMES.items():
             value = self._options.get(theirs)
             if value is None or (value == "never" and self._may_say_never(theirs)):
@@ -185,7 +181,7 @@ class Generation:
         """Raise InputError for an option that compares targets with sources, unless ids mean the
         same on both sides."""
         options = self.decoding(0)
-        for name, harmless in NEUTRAL.items():
+        for name, harmless in OF_SOURCE.items():
             if options[name] != harmless and not vocabularies.are_one:
                 reason = "sources and targets have two vocabularies, so Heed cannot compare them"
                 raise self._refuse(name, f"{reason}: remove it, or set it to null")

@@ -3,6 +3,7 @@
 import math
 from typing import Any, TypedDict, cast
 
+from model.export.files.limits import MOST_ENDS
 from model.importers.checkpoint import GENERATION, Checkpoint
 from model.network.config import Activation, InputError
 
@@ -29,7 +30,6 @@ RENAMED = {
 }
 CONFIG = "config.json"
 MOST = (1 << 31) - 1  # of a size that bundle.json may hold
-MOST_ENDS = 16  # ids that end a target
 
 
 def named(checkpoint: Checkpoint, name: str) -> str:
@@ -84,21 +84,9 @@ def activation(checkpoint: Checkpoint, name: str, value: object) -> Activation:
     return ACTIVATION_NAMES[value]
 
 
-def special_id(checkpoint: Checkpoint, *names: str, below: float = math.inf) -> int:
-    """Return the first of these ids that generation_config.json has, or else config.json.
-
-    A list of one id stands for it. Raise InputError for several, for an id that is not `below` the
-    size of the vocabulary, or if neither file has one.
-    """
-    for file in (GENERATION, CONFIG):
-        for name in names:
-            if contents(checkpoint, file).get(name) is not None:
-                return id_of(checkpoint, file, name, below)
-    return id_of(checkpoint, CONFIG, names[0], below)
-
-
 def id_of(checkpoint: Checkpoint, file: str, name: str, below: float = math.inf) -> int:
-    """Return an id that a file has. Raise InputError if it is not one id `below` this size."""
+    """Return an id that a file has. A list of one id stands for it. Raise InputError if it is not
+    one id `below` this size."""
     value = contents(checkpoint, file).get(name)
     ids = cast("list[Any]", value) if isinstance(value, list) else [value]
     if len(ids) != 1 or type(ids[0]) is not int or ids[0] < 0:
@@ -126,18 +114,19 @@ def eos_ids(checkpoint: Checkpoint, below: float = math.inf) -> list[int]:
     value = contents(checkpoint, file).get(name)
     if not isinstance(value, list):
         return [id_of(checkpoint, file, name, below)]
-    ids = list(dict.fromkeys(cast("list[Any]", value)))
-    if not 1 <= len(ids) <= MOST_ENDS or any(type(each) is not int or each < 0 for each in ids):
+    given = cast("list[Any]", value)
+    are_ids = all(type(each) is int and each >= 0 for each in given)
+    if not are_ids or not 1 <= len({*given}) <= MOST_ENDS:
         raise InputError(
             f"{checkpoint.folder}: {file} has {name} {value!r}; expected 1 to {MOST_ENDS} ids"
         )
-    if max(ids) >= below:
+    if max(given) >= below:
         raise InputError(
             f"{checkpoint.folder}: {file} has {name} {value!r}; expected ids below {below}, the"
             " size of the vocabulary: the files belong to two models"
         )
     first = checkpoint.config.get(name)
-    return sorted(ids, key=lambda each: each != first)
+    return sorted(dict.fromkeys(given), key=lambda each: each != first)
 
 
 def contents(checkpoint: Checkpoint, file: str) -> dict[str, Any]:
@@ -161,8 +150,14 @@ def special_ids(checkpoint: Checkpoint, vocab_size: int) -> SpecialIds:
 
 
 def start_id(checkpoint: Checkpoint, below: float = math.inf) -> int:
-    """Return the first id that the decoder reads: as in `generate`, bos if there is no other."""
-    return special_id(checkpoint, "decoder_start_token_id", "bos_token_id", below=below)
+    """Return the first id that the decoder reads: as in `generate`, bos if there is no other.
+    That of generation_config.json comes before that of config.json."""
+    names = ("decoder_start_token_id", "bos_token_id")
+    for file in (GENERATION, CONFIG):
+        for name in names:
+            if contents(checkpoint, file).get(name) is not None:
+                return id_of(checkpoint, file, name, below)
+    return id_of(checkpoint, CONFIG, names[0], below)
 
 
 def architectures(checkpoint: Checkpoint) -> list[str]:

@@ -138,14 +138,15 @@ def read_files(checkpoint: Checkpoint) -> Vocabularies:
     match kind:
         case "marian":
             return read_marian(checkpoint)
-        case "bart" | "blenderbot" | "t5" if kind != "t5" or is_byte_level(checkpoint):
+        case "bart" | "blenderbot":
             return read_byte_level(checkpoint)
         case "blenderbot-small":
             return read_blenderbot_small(checkpoint)
         case "pegasus":
             return read_pegasus(checkpoint)
         case "t5":
-            return read_t5_pieces(checkpoint)
+            read = read_byte_level if is_byte_level(checkpoint) else read_t5_pieces
+            return read(checkpoint)
         case _:
             return read_fairseq(checkpoint, kind)
 
@@ -318,7 +319,7 @@ def plbart_tokens(checkpoint: Checkpoint) -> list[str]:
     """Return the tokens that follow PLBart's pieces. Raise InputError if it has another list of
     languages."""
     listed = checkpoint.optional_json(TOKENIZER_CONFIG).get("language_codes") or "base"
-    if listed not in PLBART_LISTS:
+    if not isinstance(listed, str) or listed not in PLBART_LISTS:
         raise InputError(
             f"{checkpoint.folder / TOKENIZER_CONFIG} has language_codes {listed!r}; expected"
             f" {' or '.join(PLBART_LISTS)}"

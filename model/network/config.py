@@ -76,9 +76,7 @@ class TransformerConfig:
     norm_first: bool = False  # False: norm(x + f(x)), the paper; True: x + f(norm(x))
     final_norm: bool | None = None  # a norm after the last layer; None: the same as norm_first
     embedding_norm: bool = False  # a norm after token embedding and position
-    target_positions_last: bool = (
-        False  # the decoder norms unscaled embeddings, then adds positions
-    )
+    target_positions_last: bool = False  # decoder: a norm of unscaled embeddings, then positions
     embedding_scale: float = 0.0  # factor of token embeddings; 0: sqrt(d_model)
     positions: Positions = Positions.sinusoidal
     rotary: bool = False  # True: self-attention also rotates queries and keys by their positions

@@ -18,6 +18,7 @@ RANGES: dict[str, tuple[float, float]] = {  # of search options
     "encoder_no_repeat_ngram_size": (0, 64),
     "encoder_repetition_penalty": (0.01, 100),
 }
+# Options that compare a target with its source, and the values at which they change nothing
 OF_SOURCE = {"encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1}
 MOST_SUPPRESSED = 1 << 16  # ids and sequences in suppress_tokens
 LONGEST_SUPPRESSED = 64  # ids of a sequence

@@ -147,7 +147,7 @@ def prove_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, usage: Usage)
 class Library:
     """A tokenizer.json with its post-processor, whose source language is fixed."""
 
-    reads_target = True  # in texts
+    reads_target = True
 
     def __init__(self, library: Tokenizer) -> None:
         self._library = library
@@ -164,10 +164,10 @@ class Library:
 
 
 class HuggingFace:
-    """A tokenizer of transformers.
+    """A tokenizer of transformers, which puts the language of a source around a text.
 
-    It puts the language around a text, or `reads_target`, the token of a target before it. That of
-    SMaLL-100 puts a target where M2M100's puts a source.
+    `reads_target`: the token of a target is typed before a text, as for MADLAD. Otherwise the class
+    puts it where that of a source would be, as SMaLL-100's.
     """
 
     def __init__(self, tokenizer: Any, reads_target: bool) -> None:

@@ -267,14 +267,24 @@ def train_bytes(folder, special, prefix_space):
     return tokenizer.get_vocab()
 
 
+DIALOGUE = {  # how Blenderbot and BlenderbotSmall decode
+    "num_beams": 4,
+    "max_length": 24,
+    "min_length": 4,
+    "length_penalty": 0.65,
+    "no_repeat_ngram_size": 3,
+    "encoder_no_repeat_ngram_size": 3,
+    "decoder_start_token_id": 1,
+    "pad_token_id": 0,
+    "eos_token_id": 2,
+}
+
+
 def write_blenderbot(folder, seed=0, **changes):
     """Blenderbot: byte-level BPE that reads a text as if it began with a space."""
     names = train_bytes(folder, ["<pad>", "<s>", "</s>", "<unk>", "<mask>"], prefix_space=True)
     config = transformers.BlenderbotConfig(**fields(names, changes))
-    generation = {"num_beams": 4, "max_length": 24, "min_length": 4, "length_penalty": 0.65}
-    generation |= {"no_repeat_ngram_size": 3, "pad_token_id": 0, "eos_token_id": 2}
-    generation |= {"decoder_start_token_id": 1}
-    return save(transformers.BlenderbotForConditionalGeneration(config), folder, generation, seed)
+    return save(transformers.BlenderbotForConditionalGeneration(config), folder, DIALOGUE, seed)
 
 
 def train_small(folder, special):
@@ -302,11 +312,8 @@ def write_blenderbot_small(folder, seed=0, **changes):
     """BlenderbotSmall: BPE of lower-case words, nothing around a text."""
     names = train_small(folder, ["__null__", "__start__", "__end__", "__unk__"])
     config = transformers.BlenderbotSmallConfig(**fields(names, changes))
-    generation = {"num_beams": 4, "max_length": 24, "min_length": 4, "length_penalty": 0.65}
-    generation |= {"no_repeat_ngram_size": 3, "pad_token_id": 0, "eos_token_id": 2}
-    generation |= {"decoder_start_token_id": 1}
     model = transformers.BlenderbotSmallForConditionalGeneration(config)
-    return save(model, folder, generation, seed)
+    return save(model, folder, DIALOGUE, seed)
 
 
 def write_bart(folder, seed=0, **changes):

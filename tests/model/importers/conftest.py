@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
+from model.importers.checkpoint import Checkpoint
+from model.importers.convert import read_model
 from model.importers.tokenizers.compare import equal_scores, read_scores
 from model.importers.tokenizers.piece_file import PieceFile, read_pieces
 from model.importers.tokenizers.pieces import Converted, convert_pieces
 from model.importers.tokenizers.probes import WORDS
+from model.importers.usage import read_usage
+from model.importers.vocabularies import read_vocabularies
 from service.text.compose import with_compose
 from service.text.tokenizer import Tokenizer
 
@@ -80,6 +84,14 @@ def open_example(path: Path) -> Example:
     converted = convert_pieces(file, special=["<s>", "</s>"])
     oracle = SentencePieceProcessor(model_file=str(path))
     return Example(file, oracle, converted, serve(converted))
+
+
+def read(folder):
+    """Return a checkpoint, its tokenizers, and how it is used."""
+    checkpoint = Checkpoint(folder)
+    vocabularies = read_vocabularies(checkpoint)
+    usage = read_usage(checkpoint, vocabularies, read_model(checkpoint).config)
+    return checkpoint, vocabularies, usage
 
 
 def serve(converted: Converted) -> Tokenizer:

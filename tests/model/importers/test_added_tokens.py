@@ -26,11 +26,8 @@ CLASSES = {
     "plbart": "PLBartTokenizer",
     "blenderbot": "BlenderbotTokenizer",
 }
-SLOW = (
-    "m2m100",
-    "marian",
-    "plbart",
-)  # classes that join the text of tokens with spaces of their own
+# Whose classes join the text of tokens with spaces of their own
+SLOW = ("m2m100", "marian", "plbart")
 ADDED = {
     "\u27e6": False,
     "\n": False,

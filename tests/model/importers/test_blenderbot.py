@@ -8,30 +8,18 @@ import transformers
 from tokenizers import ByteLevelBPETokenizer, processors
 
 from model.importers.checkpoint import Checkpoint
-from model.importers.convert import read_model
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.tokenizers.probes import probes
-from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.model.importers.checkpoints import write_blenderbot, write_blenderbot_small
-from tests.model.importers.conftest import serve
+from tests.model.importers.conftest import read, serve
 from tests.model.importers.served import check_places
 
 PROCESSORS = {
     "with </s>": processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)]),
     "plain": processors.TemplateProcessing("$A"),  # as transformers 5 saves it
 }
-
-
-def read(folder):
-    checkpoint = Checkpoint(folder)
-    vocabularies = read_vocabularies(checkpoint)
-    return (
-        checkpoint,
-        vocabularies,
-        read_usage(checkpoint, vocabularies, read_model(checkpoint).config),
-    )
 
 
 def write_library(folder, processor):
@@ -74,6 +62,7 @@ def test_a_text_ends_with_eos_as_tokenizer_json_has_it(tmp_path):
     ids = vocabularies.source.tokenizer.encode("a b").ids
     assert [*usage.source_prefix, *ids, *usage.source_suffix] == theirs("a b").input_ids
     assert usage.decoder_start == [1]
+    assert usage.decoding["encoder_no_repeat_ngram_size"] == 3
     assert prove_ends(checkpoint, vocabularies, usage).holds
 
 
@@ -112,6 +101,7 @@ def test_small_texts_have_the_ids_and_the_text_of_hugging_face(tmp_path):
     ids = vocabularies.source.tokenizer.encode("a b").ids
     assert [*usage.source_prefix, *ids, *usage.source_suffix] == theirs("a b").input_ids
     assert usage.decoder_start == [1]
+    assert usage.decoding["encoder_no_repeat_ngram_size"] == 3
     assert all(proof.holds for proof in prove_pieces(vocabularies))
     assert prove_ends(checkpoint, vocabularies, usage).holds
 

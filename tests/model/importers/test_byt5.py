@@ -3,9 +3,7 @@
 import random
 import unicodedata
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import ByT5Tokenizer
@@ -13,16 +11,11 @@ from transformers import ByT5Tokenizer
 from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
-from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
-from tests.conftest import opened
-from tests.documentation import events_of
 from tests.model.importers.checkpoints import change
-from tests.model.importers.conftest import serve
-from tests.model.importers.served import assert_same_answers, convert, post
+from tests.model.importers.conftest import read, serve
 from tests.model.importers.t5_checkpoints import write_byt5
-from tests.tracing import without_gates
 
 TYPED = ("</s>", "<pad>", "<unk>", "<extra_id_3>", "<extra_id_124>")
 ODD = ("e\u0301", "👩‍🚀", "🇫🇷", "\ufffd", "\x00", "\x7f", "\u2028", "\U0010ffff", "﷽", "한", "ǅ")
@@ -123,13 +116,6 @@ def test_every_byte_of_a_character_has_its_place(library, served, text):
     assert all(start == end for k, (start, end) in enumerate(places) if k not in last)
 
 
-def read(folder):
-    checkpoint = Checkpoint(folder)
-    vocabularies = read_vocabularies(checkpoint)
-    usage = read_usage(checkpoint, vocabularies, read_model(checkpoint).config)
-    return checkpoint, vocabularies, usage
-
-
 @pytest.mark.parametrize("files", ["config.json", "all", "more"])
 def test_the_ids_around_a_text_and_added_tokens_are_proved(tmp_path, files):
     """With no file but config.json, with those that Hugging Face writes, and with more tokens."""
@@ -182,39 +168,3 @@ def test_a_folder_without_files_of_a_tokenizer_is_told_why(tmp_path, named, advi
     change(tmp_path, "config.json", tokenizer_class=named)
     with pytest.raises(InputError, match=f"has no spiece.model: .*; {advice}"):
         read_vocabularies(Checkpoint(tmp_path))
-
-
-@pytest.mark.long
-def test_a_served_byt5_answers_as_hugging_face(tmp_path, theirs):
-    folder, words = tmp_path / "checkpoint", ["knight", "naïve 😀", "日本語"]
-    folder.mkdir()
-    network = write_byt5(folder)
-    with without_gates():
-        bundle = convert(folder)
-    search = {"beam_size": 3, "num_hypotheses": 3, "early_stopping": True, "max_new_tokens": 20}
-    with opened(bundle, precision="fp32") as client:
-        sources = [each["token_ids"] for each in post(client, "/v1/tokenize", text=words)]
-        assert sources == theirs(words).input_ids
-        assert_same_answers(client, network, list(zip(sources, sources, strict=True)), bundle, {})
-        answers = post(client, "/v1/decode", source=words, **search)
-        for ids, answer in zip(sources, answers, strict=True):
-            found = network.generate(
-                torch.tensor([ids]),
-                num_beams=3,
-                num_return_sequences=3,
-                early_stopping=True,
-                max_new_tokens=20,
-                return_dict_in_generate=True,
-                output_scores=True,
-            )
-            scores = [each["score"] for each in answer["hypotheses"]]
-            np.testing.assert_allclose(scores, found.sequences_scores, rtol=1e-4, atol=1e-5)
-            expected = theirs.batch_decode(found.sequences, skip_special_tokens=True)
-            assert [each["text"] for each in answer["hypotheses"]] == expected
-        (whole,) = post(client, "/v1/decode", source=words[1], max_new_tokens=20)
-        body = {"source": words[1], "max_new_tokens": 20, "stream": True}
-        events = events_of(client.post("/v1/decode", json=body).text)
-        assert (
-            "".join(event.get("text", "") for _, event in events[:-1])
-            == (whole["hypotheses"][0]["text"])
-        )

@@ -11,12 +11,9 @@ import transformers
 from tokenizers import processors
 
 from model.importers.checkpoint import Checkpoint
-from model.importers.convert import read_model
 from model.importers.framing import SOURCE_SLOT, TARGET_SLOT
 from model.importers.proofs.tokenizers import prove_ends
 from model.importers.tokenizers.added_tokens import with_ids
-from model.importers.usage import read_usage
-from model.importers.vocabularies import read_vocabularies
 from tests.conftest import opened
 from tests.model.importers.checkpoints import (
     change,
@@ -25,6 +22,7 @@ from tests.model.importers.checkpoints import (
     write_mbart50,
     write_nllb,
 )
+from tests.model.importers.conftest import read
 from tests.model.importers.kinds import every_language
 from tests.model.importers.served import convert, post, refusal, start_of
 
@@ -65,16 +63,6 @@ def write_bytes(folder, kind, processor):
 
 
 LAYER = (("layers", 1), ("attention_heads", 2), ("ffn_dim", 24))
-
-
-def read(folder):
-    checkpoint = Checkpoint(folder)
-    vocabularies = read_vocabularies(checkpoint)
-    return (
-        checkpoint,
-        vocabularies,
-        read_usage(checkpoint, vocabularies, read_model(checkpoint).config),
-    )
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])

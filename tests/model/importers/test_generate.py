@@ -10,6 +10,7 @@ from tests.conftest import opened
 from tests.model.importers.checkpoints import let_texts_end
 from tests.model.importers.kinds import LANGUAGES, WRITERS
 from tests.model.importers.served import convert, post, start_of
+from tests.tracing import without_gates
 
 pytestmark = pytest.mark.long
 BEAMS = 4
@@ -20,12 +21,13 @@ SETTINGS = [  # where early_stopping is absent, it is false
     ("marian", {"no_repeat_ngram_size": 2, "min_new_tokens": 3, "suppress_tokens": [9, 40]}),
     ("marian", {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}),
     ("marian", {"eos_token_id": [0, 9, 40], "bad_words_ids": [[9, 9], [40, 9], [5]]}),
+    ("marian", {"encoder_repetition_penalty": 1.3, "encoder_no_repeat_ngram_size": 2}),
     ("nllb", {"length_penalty": 0.8, "no_repeat_ngram_size": 3}),
     ("m2m100", {"early_stopping": False, "length_penalty": 2.0}),
     ("mbart", {"early_stopping": True, "length_penalty": 0.8}),
     ("small100", {"early_stopping": False}),
     ("plbart", {"length_penalty": 0.8, "max_length": 12}),  # longer ones tie in float32
-    ("blenderbot", {}),  # a least length, and a length penalty
+    ("blenderbot", {}),  # a least length, a length penalty, no n-grams of the source
     ("blenderbot_small", {"early_stopping": True, "no_repeat_ngram_size": 2}),
     ("bart", {}),  # a forced bos, a length penalty of 2, no_repeat_ngram_size 3, least lengths
     ("bart", {"early_stopping": None, "length_penalty": 0.8, "no_repeat_ngram_size": 0}),
@@ -56,7 +58,8 @@ def test_every_beam_is_that_of_generate(tmp_path, kind, options):
     folder, languages = tmp_path / "checkpoint", LANGUAGES.get(kind, {})
     folder.mkdir()
     theirs = write(kind, folder, options)
-    bundle = convert(folder)
+    with without_gates():
+        bundle = convert(folder)
     start, ends = start_of(bundle, languages), theirs.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
     forced = {"forced_bos_token_id": start[1]} if kind in ("nllb", "m2m100") else {}

@@ -1,19 +1,19 @@
 """Languages add the ids that the tokenizer of the checkpoint's own library adds."""
 
+import re
+
 import pytest
 import sentencepiece
 import transformers
 from transformers.models.m2m_100 import tokenization_m2m_100 as m2m_100
 
 from model.importers.checkpoint import Checkpoint
-from model.importers.convert import read_model
 from model.importers.proofs.tokenizers import prove_ends
-from model.importers.usage import read_usage
 from model.importers.vocabularies import LISTS, PLBART_LISTS, read_vocabularies
 from model.network.config import InputError
 from service.bundle.languages import fill
 from tests.model.importers.checkpoints import change
-from tests.model.importers.conftest import serve
+from tests.model.importers.conftest import read, serve
 from tests.model.importers.kinds import WRITERS, every_language
 from tests.model.importers.served import check_places
 
@@ -27,10 +27,9 @@ KINDS = {  # the tokenizer, and two of its languages
 }
 
 
-def read(folder):
-    checkpoint = Checkpoint(folder)
-    vocabularies = read_vocabularies(checkpoint)
-    usage = read_usage(checkpoint, vocabularies, read_model(checkpoint).config)
+def read_text(folder):
+    """Return how a checkpoint is used, and the ids of TEXT without those around it."""
+    _, vocabularies, usage = read(folder)
     return usage, vocabularies.source.tokenizer.encode(TEXT, add_special_tokens=False).ids
 
 
@@ -38,7 +37,7 @@ def read(folder):
 def test_a_source_and_a_target_have_the_ids_of_hugging_face(tmp_path, kind):
     class_name, source, target = KINDS[kind]
     WRITERS[kind](tmp_path, languages=every_language(kind))
-    usage, ids = read(tmp_path)
+    usage, ids = read_text(tmp_path)
     (tmp_path / "tokenizer.json").unlink(missing_ok=True)  # ours lists nothing but languages
     theirs = getattr(transformers, class_name).from_pretrained(
         tmp_path, src_lang=source, tgt_lang=target
@@ -61,7 +60,7 @@ def test_a_small100_source_begins_with_its_target_language(tmp_path, listed):
     WRITERS["small100"](tmp_path, languages=languages)
     if not listed:
         (tmp_path / "special_tokens_map.json").unlink()
-    usage, ids = read(tmp_path)
+    usage, ids = read_text(tmp_path)
     files = (str(tmp_path / name) for name in ("vocab.json", "sentencepiece.bpe.model"))
     theirs = transformers.M2M100Tokenizer(*files, language_codes="m2m100")
     assert (usage.source_languages, usage.decoder_start) == ({}, [theirs.eos_token_id])
@@ -82,7 +81,7 @@ def test_plbart_has_the_languages_and_the_ids_of_its_class(tmp_path, listed):
     theirs.save_pretrained(saved)
     for name in ("config.json", "generation_config.json", "model.safetensors"):
         (folder / name).rename(saved / name)
-    usage, ids = read(saved)
+    usage, ids = read_text(saved)
     assert [*usage.source_languages] == PLBART_LISTS[listed].split()
     assert usage.decoder_start == [TARGET]
     for code, language in usage.source_languages.items():
@@ -99,15 +98,17 @@ def test_plbart_has_the_languages_and_the_ids_of_its_class(tmp_path, listed):
 
 def test_an_unknown_list_of_plbart_is_refused(tmp_path):
     WRITERS["plbart"](tmp_path)
-    change(tmp_path, "tokenizer_config.json", language_codes="all")
-    with pytest.raises(InputError, match="language_codes 'all'; expected base or multi"):
-        read(tmp_path)
+    for listed in ("all", ["java", "python"]):
+        change(tmp_path, "tokenizer_config.json", language_codes=listed)
+        said = f"language_codes {listed!r}; expected base or multi"
+        with pytest.raises(InputError, match=re.escape(said)):
+            read_text(tmp_path)
 
 
 def test_plbart_may_fix_the_language_of_its_targets(tmp_path):
     WRITERS["plbart"](tmp_path)
     change(tmp_path, "generation_config.json", decoder_start_token_id=1503)
-    usage, _ = read(tmp_path)
+    usage, _ = read_text(tmp_path)
     assert (usage.decoder_start, usage.default_target) == ([TARGET], "en_XX")
 
 
@@ -126,7 +127,7 @@ def test_m2m100_as_transformers_5_saves_it_has_the_languages_of_its_list(tmp_pat
     theirs.save_pretrained(saved)
     for name in ("config.json", "generation_config.json", "model.safetensors"):
         (folder / name).rename(saved / name)
-    usage, ids = read(saved)
+    usage, ids = read_text(saved)
     assert len(usage.source_languages) == len(LISTS[listed].split())
     for code, language in usage.source_languages.items():
         theirs.src_lang = code
@@ -138,13 +139,13 @@ def test_m2m100_as_transformers_5_saves_it_has_the_languages_of_its_list(tmp_pat
     with pytest.raises(
         InputError, match=r"no languages: .* special_tokens_map.json, .* language_c"
     ):
-        read(saved)
+        read_text(saved)
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_a_marian_source_begins_with_its_target_language(tmp_path):
     WRITERS["marian"](tmp_path, languages=("fra", "deu"))
-    usage, ids = read(tmp_path)
+    usage, ids = read_text(tmp_path)
     theirs = transformers.MarianTokenizer.from_pretrained(tmp_path)
     for code, language in usage.target_languages.items():
         prefix = fill(usage.source_prefix, {TARGET: language})
@@ -153,7 +154,7 @@ def test_a_marian_source_begins_with_its_target_language(tmp_path):
 
 def test_a_madlad_source_begins_with_its_target_language(tmp_path):
     WRITERS["madlad"](tmp_path)
-    usage, ids = read(tmp_path)
+    usage, ids = read_text(tmp_path)
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
     prefix = fill(usage.source_prefix, {TARGET: usage.target_languages["fr"]})
     assert [*prefix, *ids] == theirs.encode(f"<2fr> {TEXT}")
