@@ -10,7 +10,7 @@ RUNS := runs
 ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --case initialisms --run $(RUNS)
 
-TESTS := test-model test-service test-api test-web test-rest
+TESTS := test-model test-service test-rest test-api test-web
 
 .DEFAULT_GOAL := all
 .PHONY: all serve test test-long $(TESTS) bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean
@@ -55,8 +55,8 @@ $(TESTS): export OMP_NUM_THREADS = 1
 test-model: FOLDERS = tests/model
 test-service: FOLDERS = tests/service --ignore tests/service/api
 test-api: FOLDERS = tests/service/api
-test-web: FOLDERS = tests/web tests/benchmarks
-test-rest: FOLDERS = tests $(foreach each,model service web benchmarks,--ignore tests/$(each))
+test-web: FOLDERS = tests/web
+test-rest: FOLDERS = tests $(foreach each,model service web,--ignore tests/$(each))
 $(TESTS):
 	$(BIN)/python -m pytest -m '$(SELECTED)' $(FOLDERS)
 
