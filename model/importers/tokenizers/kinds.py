@@ -59,6 +59,8 @@ def is_small_100(checkpoint: Checkpoint) -> bool:
 def need(checkpoint: Checkpoint, kind: str) -> list[Path]:
     """Return the paths of the files. Raise InputError naming all that are missing."""
     names = FILES[kind]
+    if kind == "t5" and has_part(checkpoint, "bart") and not has_part(checkpoint, "t5"):
+        names = FILES["bart"]  # as CodeT5
     paths = [checkpoint.folder / name for name in names]
     if missing := [path.name for path in paths if not path.is_file()]:
         advice = f", or {STORED} in their place" if kind in STORABLE else ""
@@ -71,6 +73,11 @@ def need(checkpoint: Checkpoint, kind: str) -> list[Path]:
             f" {checkpoint.config['model_type']} has {', '.join(names)} next to its weights{advice}"
         )
     return paths
+
+
+def has_part(checkpoint: Checkpoint, kind: str) -> bool:
+    """Return whether one of the files is there."""
+    return any((checkpoint.folder / name).is_file() for name in FILES[kind])
 
 
 def uses_tokenizer_json(checkpoint: Checkpoint, kind: str) -> bool:

@@ -171,7 +171,8 @@ class Hypothesis(BaseModel):
     )
     log_probs: list[float] = Field(
         description="Natural logarithm of the probability of each generated token, after"
-        " repetition_penalty but before temperature, top_k and top_p."
+        " repetition_penalty and encoder_repetition_penalty, but before temperature, top_k and"
+        " top_p."
     )
     finish_reason: Literal["eos", "length", "stop"] = Field(
         description="Why generation ended. eos: the end-of-sequence token was generated; length:"

@@ -152,8 +152,8 @@ def check_aligns(model: Model) -> None:
         why = "its bundle does not say which attention aligns: run `heed align BUNDLE`"
     elif manifest.alignment is None:
         why = (
-            "its attention agrees with occlusion hardly more often than by chance; name layers and"
-            " heads of /v1/attention, or use another model"
+            "no head of it was found that aligns, and its model card says why; name layers and"
+            " heads for /v1/attention, omit what needs an alignment, or use another model"
         )
     if why:
         raise NotFound("not_supported", f"model {model.name} has no alignment: {why}")

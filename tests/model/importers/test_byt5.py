@@ -168,3 +168,14 @@ def test_a_folder_without_files_of_a_tokenizer_is_told_why(tmp_path, named, advi
     change(tmp_path, "config.json", tokenizer_class=named)
     with pytest.raises(InputError, match=f"has no spiece.model: .*; {advice}"):
         read_vocabularies(Checkpoint(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"), [("vocab.json", "merges.txt"), ("merges.txt", "vocab.json")]
+)
+def test_a_folder_with_half_a_tokenizer_of_codet5_is_told_the_other_half(tmp_path, there, missing):
+    write_byt5(tmp_path)
+    change(tmp_path, "config.json", tokenizer_class="RobertaTokenizer")
+    (tmp_path / there).write_text("{}")
+    with pytest.raises(InputError, match=f"has no {missing}: .* has vocab.json, merges.txt"):
+        read_vocabularies(Checkpoint(tmp_path))

@@ -176,6 +176,17 @@ def test_parameters_are_our_options(http, decode, parameters, options):
     assert (answer.status_code, answer.json()) == (200, expected)
 
 
+@pytest.mark.parametrize(
+    ("words", "pointer"),
+    [("x", ""), ([[0, 1], [26, 999]], "/1"), ([[0], 5], "/1"), ([[]], "/0"), ([[True]], "/0")],
+)
+def test_the_first_bad_word_that_is_wrong_is_named(http, words, pointer):
+    parameters = {"num_beams": 2, "bad_words_ids": words}
+    answer = http.post(PRONOUNCE, json={"inputs": "banana", "parameters": parameters})
+    assert answer.status_code == 400
+    assert f"parameters/bad_words_ids{pointer} must be a list of" in answer.text
+
+
 @pytest.mark.parametrize("how", [True, "longest_first", "only_first"])
 @pytest.mark.parametrize(
     ("model", "text", "longest", "parameters"),

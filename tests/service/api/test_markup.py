@@ -71,12 +71,12 @@ def test_a_document_without_text_stays_as_it_is(post):
         (
             {"markup": "xml", "model": "tiny"},
             404,
-            "model tiny has no alignment: its attention agrees with occlusion hardly more often",
+            "model tiny has no alignment: no head of it was found that aligns",
         ),
         (
             {"replace_unknown": True, "model": "tiny"},
             404,
-            "model tiny has no alignment: its attention agrees with occlusion hardly more often",
+            "model tiny has no alignment: no head of it was found that aligns",
         ),
         ({"markup": "xml", "source": [[4, 5]]}, 422, "/markup needs texts, but source holds ids"),
         ({"markup": "xml", "source": ["red", "<b>"]}, 422, "/source/1 is not XML (mismatched tag"),

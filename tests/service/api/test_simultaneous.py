@@ -131,4 +131,4 @@ def test_contradictions_are_refused(aligning, fields, pointer, advice):
 def test_a_model_without_alignment_is_refused(client):
     status, problem = sender(client, model="tiny")("/v1/decode", source="red", source_final=False)
     assert (status, problem["code"]) == (404, "not_supported")
-    assert "agrees with occlusion hardly more often than by chance" in problem["detail"]
+    assert "no head of it was found that aligns" in problem["detail"]

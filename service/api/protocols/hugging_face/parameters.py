@@ -115,10 +115,14 @@ def add_bad_words(options: dict[str, Any], value: Any, manifest: Manifest) -> No
     """Add sequences to those that are never generated. As in `generate`, an end of a target that
     stands alone is none of them."""
     size, ends = manifest.config.target_vocab_size, [[each] for each in manifest.eos_ids]
-    if not isinstance(value, list) or not all(is_word(each, size) for each in value):
-        detail = f"must be lists of 1 to {LONGEST_SUPPRESSED} token ids from 0 to {size - 1}"
-        raise Invalid.at(f"/parameters/{BAD_WORDS}", detail)
-    words = [word for word in cast("list[list[int]]", value) if word not in ends]
+    if not isinstance(value, list):
+        raise Invalid.at(f"/parameters/{BAD_WORDS}", "must be a list of lists of token ids")
+    given = cast("list[list[int]]", value)
+    for i, word in enumerate(given):
+        if not is_word(word, size):
+            detail = f"must be a list of 1 to {LONGEST_SUPPRESSED} token ids from 0 to {size - 1}"
+            raise Invalid.at(f"/parameters/{BAD_WORDS}/{i}", detail)
+    words = [word for word in given if word not in ends]
     suppressed = options.setdefault("suppress_tokens", [])
     if isinstance(suppressed, list):  # else /v1/decode refuses it
         options["suppress_tokens"] = [*suppressed, *words]
