@@ -31,6 +31,9 @@ SETTINGS = [  # where early_stopping is absent, it is false
     ("blenderbot_small", {"early_stopping": True, "no_repeat_ngram_size": 2}),
     ("bart", {}),  # a forced bos, a length penalty of 2, no_repeat_ngram_size 3, least lengths
     ("bart", {"early_stopping": None, "length_penalty": 0.8, "no_repeat_ngram_size": 0}),
+    ("bart", {"encoder_repetition_penalty": 1.3, "bad_words_ids": [[9, 40]], "min_length": 4}),
+    ("t5", {"encoder_repetition_penalty": 1.2, "encoder_no_repeat_ngram_size": 2}),
+    ("t5", {"eos_token_id": [1, 9, 40, 77], "min_new_tokens": 3}),
     ("pegasus", {"early_stopping": False}),
     ("flan", {"early_stopping": True}),  # a repetition penalty and other rules
     ("madlad", {"length_penalty": 2.0}),
