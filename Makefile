@@ -10,7 +10,7 @@ RUNS := runs
 ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --case initialisms --run $(RUNS)
 
-TESTS := test-model test-service test-rest test-api test-web
+TESTS := test-model test-engine test-service test-rest test-api test-web
 
 .DEFAULT_GOAL := all
 .PHONY: all serve test test-long $(TESTS) bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean
@@ -53,8 +53,9 @@ test-long: $(VENV)/ray $(FIXTURE)
 # each: waiting threads of one part would take another's core.
 $(TESTS): export OMP_NUM_THREADS = 1
 test-model: FOLDERS = tests/model
-test-service: FOLDERS = tests/service --ignore tests/service/api
+test-engine: FOLDERS = tests/service/engine tests/service/http tests/service/command
 test-api: FOLDERS = tests/service/api
+test-service: FOLDERS = tests/service $(foreach each,engine http command api,--ignore tests/service/$(each))
 test-web: FOLDERS = tests/web
 test-rest: FOLDERS = tests $(foreach each,model service web,--ignore tests/$(each))
 $(TESTS):
