@@ -3,6 +3,7 @@ loop, and how it gets answers from an engine."""
 
 import asyncio
 import time
+from asyncio import FIRST_COMPLETED
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ LITTLE = 64  # characters to read or tokens to write: quicker than waking a thre
 SMALL = 1 << 11  # bytes, characters or ids to read: some milliseconds at most
 LARGE = 1 << 16  # the same: above it few may wait, since they hold much memory
 CLASSES = (SMALL, LARGE)  # largest sizes of two classes of reading; a third has all above
-AT_ONCE = 512  # entries that the engine gets at once: to write more takes the event loop too long
+AT_ONCE = 128  # entries of a part: where a request is refused, they were sent for nothing
 MOST_WAITING = 32  # requests that hold large bodies in memory while they wait for a core
 
 Result = TypeVar("Result")
@@ -154,8 +155,8 @@ class Call(Request):
         future = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(self.receive())
         try:
-            first = asyncio.FIRST_COMPLETED
-            await asyncio.wait({future, gone}, timeout=self.deadline.left, return_when=first)
+            left = self.deadline.left
+            await asyncio.wait({future, gone}, timeout=left, return_when=FIRST_COMPLETED)
             if future.done():
                 return future.result()
             if gone.done():
@@ -223,7 +224,8 @@ class Call(Request):
         """Return the answers to entries as `submit_and_wait` does, without a record of them.
 
         They are sent AT_ONCE at a time, in two parts: while the engine computes one, it has rows of
-        the next. So it always knows of the request, and of what is to come of it.
+        the next. So it always knows of the request, and of what is to come of it. The second part
+        follows once the engine has accepted the first, and answered one of its entries.
         """
         since, left = time.monotonic(), sum(entry.rows for entry in entries)
         sent: list[asyncio.Future[Answer]] = []
@@ -238,6 +240,9 @@ class Call(Request):
                 futures = self.submit(model, entries[part], rest=Rest(left, since))
                 sent += futures
                 parts.append(gather_answers(futures, faults, results[part]))
+                if not start:
+                    await self.wait_for(asyncio.wait(futures, return_when=FIRST_COMPLETED))
+                    raise_refusal(futures)
             for each in parts[-2:]:
                 answers += await self.wait_for(each)
         finally:
@@ -305,6 +310,14 @@ def find_model(models: Mapping[str, Found], name: str | None, failed: Container[
             why += f"did you mean {near[0]}? "
         raise NotFound("unknown_model", f"{why}give one of {', '.join(models)}")
     return models[name]
+
+
+def raise_refusal(futures: "Sequence[asyncio.Future[Answer]]") -> None:
+    """Raise the error with which the engine has refused all entries of a part, if it has."""
+    for future in futures:
+        error = future.exception() if future.done() else None
+        if error and not isinstance(error, PassFailed):
+            raise error
 
 
 def gather_answers(

@@ -24,7 +24,7 @@ from service.api.reading.faults import Faults
 from service.errors import Overloaded, PassFailed, Unavailable
 from service.http.limits import Record, Terms
 from service.settings.settings import Settings
-from service.wire import Entry
+from service.wire import Answer, Entry
 
 SIZES = (LARGE, LARGE, LARGE + 1)
 
@@ -102,20 +102,44 @@ def test_a_failure_cancels_all_entries_of_a_request_that_is_sent_in_parts(partia
         if refused and sent:
             raise Overloaded("the engine has enough")
         futures = [asyncio.get_running_loop().create_future() for _ in entries]
-        if not (sent or refused):
+        if refused:
+            asyncio.get_running_loop().call_soon(futures[5].set_result, Answer())
+        elif not sent:
             asyncio.get_running_loop().call_soon(futures[5].set_exception, failure)
         sent.extend(futures)
         return futures
 
     async def run():
-        model = SimpleNamespace(engine=SimpleNamespace(submit=submit))
-        entries = [Entry(np.array([5]))] * (AT_ONCE + 2)
         with pytest.raises((Overloaded, Unavailable)):
-            await new_call().submit_in_parts(model, entries, Faults(partial), range(AT_ONCE + 2))
+            await send_in_parts(submit, partial)
         return sum(not future.cancelled() for future in sent)
 
     failure = Unavailable("the engine has ended")
-    assert asyncio.run(run()) == (0 if refused else 1)
+    assert asyncio.run(run()) == 1
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_the_second_part_waits_until_the_first_is_accepted(partial):
+    """Many large requests that are refused at once would keep words from the engine."""
+    parts: list[int] = []
+
+    def submit(entries, *_):
+        parts.append(len(entries))
+        futures = [asyncio.get_running_loop().create_future() for _ in entries]
+        for future in futures:
+            asyncio.get_running_loop().call_later(0.01, future.set_exception, refusal)
+        return futures
+
+    refusal = Overloaded("the engine has enough")
+    with pytest.raises(Overloaded):
+        asyncio.run(send_in_parts(submit, partial))
+    assert parts == [AT_ONCE]
+
+
+async def send_in_parts(submit, partial):
+    model = SimpleNamespace(engine=SimpleNamespace(submit=submit))
+    entries = [Entry(np.array([5]))] * (2 * AT_ONCE + 2)
+    return await new_call().submit_in_parts(model, entries, Faults(partial), range(len(entries)))
 
 
 def test_a_reported_error_does_not_keep_its_request():
