@@ -16,11 +16,11 @@ from typing import NoReturn
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
 LARGE_BLOCK = 1 << 19  # bytes of a block that glibc maps by itself, and unmaps when it is freed
-TRIM_EVERY = 10.0  # seconds between two trims
+TRIM_EVERY = 1.0  # seconds between two trims
 SHORTAGES = (ImportError, MemoryError, OSError, RuntimeError)  # if `is_short` says so
 ERROR_NUMBERS = (errno.ENOMEM, errno.EAGAIN)
 SIGNS = ("failed to map segment", "cannot allocate memory", "can't start new thread")
-COLLECTED = 6  # trims from one garbage collection to the next
+COLLECTED = 60  # trims from one garbage collection to the next
 YOUNG = 500_000  # objects that may be made, beyond those that are freed, before the next collection
 
 
