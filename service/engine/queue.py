@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from service.engine.scheduler import Job, Scheduler
-from service.engine.turns import LATE, Turns, Waiting, delays, rows_before
+from service.engine.turns import LATE, Ahead, Turns, Waiting
 from service.errors import DeadlineExceeded, HeedError, Unavailable
 from service.pace import FEW, Pace, refuse
 from service.wire import NO_REST, Rest
@@ -74,32 +74,35 @@ class Queue:
 
     def _check(self, request: Waiting, now: float) -> None:
         """Raise the refusal of a request that comes too late even after those that are abandoned
-        have been removed."""
-        if self._refusal(request, self._waiting.earlier(request.since), now):
+        have been removed. Accept any while no rate is known."""
+        row_seconds = self._pace.wait(now, self._waiting.rows, 1)
+        if row_seconds is None:
+            return
+        ahead = Ahead(self._waiting.earlier(request.since))
+        if self._refusal(request, ahead, row_seconds, now):
             self._waiting.remove_abandoned()
-        if refusal := self._refusal(request, self._waiting.earlier(request.since), now):
-            raise refusal
+            ahead = Ahead(self._waiting.earlier(request.since))
+            if refusal := self._refusal(request, ahead, row_seconds, now):
+                raise refusal
 
     def _refusal(
-        self, request: Waiting, earlier: Sequence[Waiting], now: float
+        self, request: Waiting, ahead: Ahead, row_seconds: float, now: float
     ) -> HeedError | None:
         """Return what a request is told if the last of its rows would be taken too late after those
-        of `earlier` ones, or would make one of these too late, at the rate at which rows were taken
-        lately. Return None if it can be accepted, as any while no rate is known.
+        `ahead`, or would make one of these too late, at the rate at which rows were taken lately.
+        Return None if it can be accepted.
 
         There is a margin, unless none is before it: then it is refused only if it takes too long
         even alone.
         """
         rows, left = request.all_rows, request.until - now
-        alone = self._pace.wait(now, self._waiting.rows, rows)
-        if alone is None:
-            return None
-        before = rows_before(rows, earlier)
-        wait = alone * (1 + before / rows) * (LATE if before else 1)
-        if wait <= left and not delays(request, earlier, alone / rows, now):
+        alone = row_seconds * rows
+        before = ahead.rows_before(rows)
+        wait = row_seconds * (rows + before) * (LATE if before else 1)
+        if wait <= left and not ahead.is_delayed(request, row_seconds, now):
             return None
         of_rows = "rows (sources, times their beams or samples)"
-        others = sum(each.all_rows for each in earlier)
+        others = ahead.rows.sum()
         if wait <= left:
             return refuse(
                 f"{others} {of_rows} wait already, and {rows} more would make some of them late",
@@ -124,16 +127,18 @@ class Queue:
         They were accepted when no rate was known, or it was higher. Since requests take turns, all
         would otherwise come too late together, after all the work on them.
         """
-        everything = self._pace.wait(now, self._waiting.rows, self._waiting.all_rows) or 0.0
-        if now + LATE * everything <= self._waiting.soonest:
+        row_seconds = self._pace.wait(now, self._waiting.rows, 1)
+        if row_seconds is None:
             return
-        kept: list[Waiting] = []
+        if now + LATE * row_seconds * self._waiting.all_rows <= self._waiting.soonest:
+            return
+        kept = Ahead()
         for each in self._waiting.in_order_of_arrival():
-            if refusal := self._refusal(each, kept, now):
+            if refusal := self._refusal(each, kept, row_seconds, now):
                 for job in each.jobs:
                     job.finish(refusal)
             else:
-                kept.append(each)
+                kept.add(each)
         self._waiting.remove_abandoned()
 
     def take(self, worker: int, running: Sequence[Job], *, busy: bool) -> list[Job] | None:

@@ -9,7 +9,7 @@ as for the new flows of fq_codel, https://www.rfc-editor.org/rfc/rfc8290
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, zip_longest
 
@@ -37,22 +37,37 @@ class Waiting:
         return self.rows + self.coming
 
 
-def rows_before(rows: int, requests: Iterable[Waiting]) -> int:
-    """Return how many rows of these requests come before the last of `rows` of another."""
-    return sum(min(rows, each.all_rows) for each in requests)
+class Ahead:
+    """The requests before another one, with which it takes turns: their rows, when the last of each
+    must have been taken, and how many rows are taken until then."""
 
+    def __init__(self, requests: Sequence[Waiting] = ()) -> None:
+        self.rows = np.array([each.all_rows for each in requests], np.int64)
+        self._until = np.array([each.until for each in requests])
+        ordered = np.sort(self.rows)
+        sums, fewer = np.append(0, ordered.cumsum()), ordered.searchsorted(self.rows)
+        self._taken = sums[fewer] + self.rows * (len(ordered) - fewer)
 
-def delays(request: Waiting, earlier: Sequence[Waiting], row_seconds: float, now: float) -> bool:
-    """Return whether some earlier request would come too late because of this one, with which it
-    takes turns. A few rows are accepted nevertheless: each delays it by no more than a row."""
-    if request.all_rows <= FEW or not earlier:
-        return False
-    rows = np.array([each.all_rows for each in earlier])
-    left = np.array([each.until for each in earlier]) - now
-    taken = np.minimum.outer(rows, rows).sum(1)  # rows until the last of each is taken
-    then = taken + np.minimum(rows, request.all_rows)
-    in_time = row_seconds * taken <= left
-    return bool(np.any(in_time & (LATE * row_seconds * then > left)))
+    def rows_before(self, rows: int) -> int:
+        """Return how many of their rows come before the last of `rows` of another request."""
+        return int(np.minimum(self.rows, rows).sum())
+
+    def add(self, request: Waiting) -> None:
+        """Count a request that waits with them."""
+        shared = np.minimum(self.rows, request.all_rows)
+        own = request.all_rows + shared.sum()
+        self._taken = np.append(self._taken + shared, own)
+        self.rows = np.append(self.rows, request.all_rows)
+        self._until = np.append(self._until, request.until)
+
+    def is_delayed(self, request: Waiting, row_seconds: float, now: float) -> bool:
+        """Return whether one of them would come too late because of a request. A few rows are
+        accepted nevertheless: each delays it by no more than a row."""
+        if request.all_rows <= FEW or not len(self.rows):
+            return False
+        left, then = self._until - now, self._taken + np.minimum(self.rows, request.all_rows)
+        in_time = row_seconds * self._taken <= left
+        return bool(np.any(in_time & (LATE * row_seconds * then > left)))
 
 
 class Turns:
