@@ -259,7 +259,8 @@ def read_suppressed(body: Searching, manifest: Manifest) -> Split:
         for i, item in enumerate(body.suppress_tokens)
     )
     check_token_ids(chain.from_iterable(numbered), "/suppress_tokens", vocabulary_size)
-    asked, own = split(body.suppress_tokens), manifest.decoding.suppressed
+    asked = split(body.suppress_tokens) if body.suppress_tokens else Split()
+    own = manifest.decoding.suppressed
     ids = asked.ids | own.ids
     if len(ids) == vocabulary_size:
         detail = "leaves no id of the vocabulary, so nothing could be generated: omit some"
