@@ -34,11 +34,6 @@ class Deadline(NamedTuple):
     at: float = math.inf
     limit: float = math.inf
 
-    @property
-    def left(self) -> float:
-        """Seconds until then, at least 0."""
-        return max(0.0, self.at - time.monotonic())
-
 
 class Stage(NamedTuple):
     """A part of the work on a request; `started` is on the clock of time.monotonic()."""

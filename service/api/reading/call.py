@@ -91,6 +91,11 @@ class Call(Request):
         self._terms: Terms = state["terms"]
         self.deadline = self._terms.deadline
 
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline, at least 0."""
+        return max(0.0, self.deadline.at - time.monotonic())
+
     def find_model(self, name: str | None) -> Model:
         """Return the model of this name, or the only one. Raise as `find_model` does."""
         registry = self.service.registry
@@ -155,8 +160,7 @@ class Call(Request):
         future = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(self.receive())
         try:
-            left = self.deadline.left
-            await asyncio.wait({future, gone}, timeout=left, return_when=FIRST_COMPLETED)
+            await asyncio.wait({future, gone}, timeout=self.left, return_when=FIRST_COMPLETED)
             if future.done():
                 return future.result()
             if gone.done():
@@ -198,8 +202,8 @@ class Call(Request):
         if not record.submitted:  # else some of them are decoded again
             record.sources = len(entries)
             record.source_tokens = sum(len(entry.source_ids) for entry in entries)
-        record.submitted, left = time.monotonic(), self.deadline.left
-        return model.engine.submit(entries, on_progress, left, self.request_id, rest)
+        record.submitted = time.monotonic()
+        return model.engine.submit(entries, on_progress, self.left, self.request_id, rest)
 
     async def submit_and_wait(
         self,
