@@ -31,11 +31,11 @@ from service.http.limits import (
     FREE,
     TIMEOUT_HEADER,
     WAIT,
-    Admission,
     Budget,
     Record,
     Terms,
 )
+from service.http.middleware.door import Admission
 from service.http.middleware.keys import Keys
 from service.http.middleware.metrics import RequestMetrics
 from service.runtime.mechanisms import Mechanisms
@@ -202,8 +202,8 @@ class Call(Request):
         if not record.submitted:  # else some of them are decoded again
             record.sources = len(entries)
             record.source_tokens = sum(len(entry.source_ids) for entry in entries)
-        record.submitted = time.monotonic()
-        return model.engine.submit(entries, on_progress, self.left, self.request_id, rest)
+        record.submitted, left = time.monotonic(), self.left
+        return model.engine.submit(entries, on_progress, left, self.request_id, rest)
 
     async def submit_and_wait(
         self,
