@@ -161,19 +161,20 @@ class Tokenizer:
             raise Invalid.of([unknown_fault(pointer, text, encoding, refused, advice)])
         if not (self._generated or has_letters(text) or self._has_signs(encoding)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
-        return self._tokens_of(text, encoding, placed)
+        return self._tokens_of(text, ids, encoding if placed else None)
 
-    def _tokens_of(self, text: str, encoding: Encoding, placed: bool) -> Tokens:
+    def _tokens_of(self, text: str, ids: list[int], encoding: Encoding | None) -> Tokens:
+        """Return a text with these ids. A request would keep the 130 bytes a token that an encoding
+        takes: without one, the text is encoded again if the tokens are read."""
         before, after = self._prefix, self._suffix
 
         def place(encoding: Encoding) -> list[Token]:
             return [*before, *close_gaps(text, encoding), *after]
 
-        if placed:
-            return Tokens(text, place(encoding))
-        ids = [*(token.id for token in before), *encoding.ids, *(token.id for token in after)]
-        # A request would keep the 130 bytes a token that an encoding takes
-        return Tokens.of(text, ids, lambda: place(self._encode(text)))
+        if encoding:
+            return Tokens.of(text, place(encoding))
+        whole = [*(token.id for token in before), *ids, *(token.id for token in after)]
+        return Tokens(text, whole, lambda: place(self._encode(text)))
 
     def cut(self, text: str, room: int) -> str:
         """Return the longest beginning of a text that takes at most `room` tokens. A text that the
@@ -223,7 +224,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> Tokens:
         """Return the text of ids, without special tokens, and the offsets of each token in it."""
-        return Tokens.of(self._text(ids), [*ids], lambda: self._place(ids))
+        return Tokens(self._text(ids), [*ids], lambda: self._place(ids))
 
     def _text(self, ids: Sequence[int]) -> str:
         """Return the text of ids, at once where that gives the same as the pieces do. It does not

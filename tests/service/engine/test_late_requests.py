@@ -6,7 +6,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.turns import LATE, Ahead, Waiting
+from service.engine.queue import LATE, Ahead, Waiting
 from service.pace import FEW
 
 ROWS = st.integers(1, 40) | st.integers(1, 4096)
