@@ -19,9 +19,10 @@ from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle.manifest import Bundle, DecoderAttention, GraphName
 from service.errors import PassFailed, StartupError
 from service.runtime.binding import Binding
-from service.runtime.cache import Cache, CacheType, CrossCache
+from service.runtime.cache import SOURCE_STEP, Cache, CacheType, Cross, CrossCache
 from service.runtime.device_binding import DeviceBinding, inputs_on_host
-from service.runtime.device_cache import DeviceCache, Mover
+from service.runtime.device_cache import DeviceCache, DeviceCross, Mover
+from service.runtime.device_encoder import DeviceEncoder
 from service.runtime.providers import (
     PROVIDERS,
     cache_device,
@@ -107,6 +108,9 @@ class Session:
         self._encoded_names = ["memory", *self._cross_names]
         device = cache_device(name)
         self._mover = Mover(device, self._cache_type) if device else None
+        self._device_encoder = (
+            DeviceEncoder(self._config, device, self._mover) if device and self._mover else None
+        )
         self.workers = 1
         if self.on_cpu:
             self.workers = settings.workers or self._default_workers(settings.cores)
@@ -140,15 +144,33 @@ class Session:
         return Cache(self._config, rows_per_source, self._cache_type)
 
     def encode(
-        self, sources: Sequence[IntArray], gates: FloatArray | None = None
-    ) -> tuple[list[FloatArray], CrossCache]:
-        """Return the memory (S, M) of each source, and the cross-attention cache of all sources."""
+        self,
+        sources: Sequence[IntArray],
+        gates: FloatArray | None = None,
+        wants_memory: bool = True,
+    ) -> tuple[list[FloatArray], Cross]:
+        """Return the memory (S, M) of each source, if it is wanted, and the cross-attention cache
+        of all sources."""
         feeds, lengths = self._sources(sources, gates)
         graph: GraphName = "encoder" if gates is None else "gated_encoder"
+        if self._device_encoder:
+            return self._encode_on_device(self._device_encoder, graph, feeds, wants_memory)
         memory, *cross = self._run(graph, self._encoded_names, feeds)
-        return [memory[i, :length] for i, length in enumerate(lengths)], CrossCache(
-            [*cross], lengths
-        )
+        return unpadded(memory, lengths), CrossCache([*cross], lengths)
+
+    def _encode_on_device(
+        self, encoder: DeviceEncoder, graph: GraphName, feeds: Feeds, wants_memory: bool
+    ) -> tuple[list[FloatArray], DeviceCross]:
+        """Pad sources to the length that the cache wants, as far as there are positions, so that
+        their keys and values need not move."""
+        ids = feeds["source_ids"]
+        length = min(-(-ids.shape[1] // SOURCE_STEP) * SOURCE_STEP, self._config.max_source_length)
+        padding = (0, 0), (0, length - ids.shape[1])
+        feeds["source_ids"] = np.pad(ids, padding, constant_values=self._pad_id)
+        memory, cross = encoder.run(self.open(graph), feeds, self._cross_names)
+        if not encoder.is_finite(memory):
+            raise PassFailed(NOT_FINITE)
+        return unpadded(memory.numpy(), feeds["source_length"]) if wants_memory else [], cross
 
     def step(
         self,
@@ -190,7 +212,7 @@ class Session:
     def attention(
         self,
         inputs: Sequence[IntArray],
-        crosses: Sequence[CrossCache],
+        crosses: Sequence[Cross],
         gates: FloatArray | None = None,
     ) -> list[dict[DecoderAttention, Attended]]:
         """Return decoder attention (L, H, T, T), if there is any, and cross-attention (L, H, T, S)
@@ -247,7 +269,7 @@ class Session:
         self,
         inputs: Sequence[IntArray],
         targets: Sequence[IntArray],
-        crosses: Sequence[CrossCache],
+        crosses: Sequence[Cross],
         gates: FloatArray | None = None,
     ) -> list[FloatArray]:
         """Return the log-prob (T,) of each id of `targets` (T,) after the decoder input in the same
@@ -268,7 +290,7 @@ class Session:
         feeds: Feeds = {"source_ids": ids, "source_length": lengths}
         return (feeds if gates is None else {**feeds, "gates": gates}), lengths
 
-    def _teacher_forcing(self, inputs: Sequence[IntArray], crosses: Sequence[CrossCache]) -> Feeds:
+    def _teacher_forcing(self, inputs: Sequence[IntArray], crosses: Sequence[Cross]) -> Feeds:
         """Return the inputs of a pass over whole targets: padded decoder ids and padded sources."""
         ids, lengths = self._padded(inputs)
         source_length = np.concatenate([cross.source_length for cross in crosses])
@@ -277,8 +299,8 @@ class Session:
             "decoder_length": lengths,
             "source_length": source_length,
         }
-        for index, name in enumerate(self._cross_names):
-            parts = [cross.keys_values[index] for cross in crosses]  # (1, H, S, D) each
+        keys_values = zip(*(cross.keys_values for cross in crosses), strict=True)
+        for name, parts in zip(self._cross_names, keys_values, strict=True):  # (1, H, S, D) each
             _, heads, _, head_dim = parts[0].shape
             shape = (len(parts), heads, source_length.max(), head_dim)
             feeds[name] = padded = np.zeros(shape, parts[0].dtype)
@@ -375,6 +397,11 @@ def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precisi
             f"{bundle.root} has no graphs of precision {wanted}; choose one of: auto, {names}"
         )
     return wanted
+
+
+def unpadded(rows: FloatArray, lengths: IntArray) -> list[FloatArray]:
+    """Return each row (S, M) of (B, longest, M) without padding."""
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
 
 def names_of(what: str, kinds: Iterable[str], layers: int) -> list[str]:
