@@ -161,6 +161,11 @@ class DeviceCache:
         """Where key and value of each layer in turn lie."""
         return blocks_of(self._cross, self.dtype)
 
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """The addresses and shapes of all values: what is bound there suits any cache with them."""
+        return tuple((each.data_ptr(), *each.shape()) for each in (*self._self, *self._cross))
+
     def cross(self, source: int) -> DeviceCross:
         """Copy the cross-attention cache of one source, on the device."""
         return DeviceCross(self._cross, self.source_length, self.mover).pick([source])

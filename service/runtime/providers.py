@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -26,6 +27,7 @@ SLOWER_FUSIONS = [
 ]
 # By default CUDA multiplies float32 with 10 bits of mantissa, and the self-check refuses that.
 OPTIONS = {PROVIDERS[Provider.cuda]: {"use_tf32": "0"}}
+CAPTURING = {"enable_cuda_graph": "1"}
 # What ONNX Runtime writes before the reason of an error
 NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |(Load model from .*? failed|Exception during \w+): ?"
@@ -62,12 +64,13 @@ def load_cuda() -> None:
 
 
 def open_graph(
-    path: Path, provider: str, threads: int = 1, *, arena: bool = True
+    path: Path, provider: str, threads: int = 1, *, arena: bool = True, capture: bool = False
 ) -> ort.InferenceSession:
     """Return a session that computes on its caller's thread and on `threads` - 1 others.
 
     All callers of the session share these other threads. They sleep between runs: spinning threads
     would take cores from other work. An `arena` keeps the memory of the largest run for the next.
+    With `capture`, CUDA may capture runs, unless the graph sends numbers to the host (`captures`).
     Raise StartupError if ONNX Runtime refuses the graph.
     """
     if provider != PROVIDERS[Provider.cpu]:
@@ -75,7 +78,16 @@ def open_graph(
     entries = {"session.force_spinning_stop": "1"}
     if products_saturate():  # exact sums make a product take 1.2 to 1.4 times as long
         entries["session.x64quantprecision"] = "1"
+    if capture and provider == PROVIDERS[Provider.cuda]:
+        with suppress(StartupError):
+            return start_session(path, provider, threads, entries, arena, capture=True)
     return start_session(path, provider, threads, entries, arena)
+
+
+def captures(session: ort.InferenceSession) -> bool:
+    """Return whether CUDA may capture runs of this session."""
+    options = session.get_provider_options().get(PROVIDERS[Provider.cuda], {})
+    return options.get("enable_cuda_graph") == "1"
 
 
 def describe_graph(path: Path) -> ort.InferenceSession:
@@ -91,7 +103,9 @@ def start_session(
     threads: int,
     entries: Mapping[str, str],
     arena: bool,
+    *,
     optimized: bool = True,
+    capture: bool = False,
 ) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -101,11 +115,12 @@ def start_session(
         options.add_session_config_entry(name, value)
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    own = {**OPTIONS.get(provider, {}), **(CAPTURING if capture else {})}
     try:
         return ort.InferenceSession(
             str(path),
             options,
-            providers=[(provider, OPTIONS.get(provider, {}))],
+            providers=[(provider, own)],
             disabled_optimizers=SLOWER_FUSIONS,
         )
     except Exception as error:  # ONNX Runtime's errors have no class of their own

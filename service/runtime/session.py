@@ -20,7 +20,7 @@ from service.bundle.manifest import Bundle, DecoderAttention, GraphName
 from service.errors import PassFailed, StartupError
 from service.runtime.binding import Binding
 from service.runtime.cache import SOURCE_STEP, Cache, CacheType, Cross, CrossCache
-from service.runtime.device_binding import DeviceBinding, inputs_on_host
+from service.runtime.device_binding import DeviceBinding, DeviceBindings, inputs_on_host
 from service.runtime.device_cache import DeviceCache, DeviceCross, Mover
 from service.runtime.device_encoder import DeviceEncoder
 from service.runtime.providers import (
@@ -117,13 +117,22 @@ class Session:
         threads = max(1, settings.cores - self.workers + 1)
         self._graphs: dict[GraphName, LazyGraph] = {
             graph: LazyGraph(
-                partial(open_graph, bundle.path(file), name, threads, arena=graph in USED_OFTEN)
+                partial(
+                    open_graph,
+                    bundle.path(file),
+                    name,
+                    threads,
+                    arena=graph in USED_OFTEN,
+                    # a captured run first computes twice, which would move a state on twice
+                    capture=graph == "step" and not self._config.recurrent,
+                )
             )
             for graph, file in bundle.manifest.precisions[precision].items()
             if settings.opens(graph)
         }
         self._check_signatures(bundle)
         self._read_on_host = inputs_on_host(self.open("step"))
+        self._device_bindings = DeviceBindings(self.open("step"))
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -188,26 +197,42 @@ class Session:
         last = int(cache.position.max())
         if last >= cache.capacity:
             cache.grow(last + 1)
-        vocab_size = self._config.target_vocab_size
         graph: GraphName = "step" if gates is None else "gated_step"
-        key = graph, len(tokens), min(k, vocab_size), logits
+        k = min(k, self._config.target_vocab_size)
+        key = graph, len(tokens), k, logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
-            names = self._self_names, self._cross_names
-            bound = self.open(graph), *names, min(k, vocab_size)
-            size = vocab_size if logits else None
-            if isinstance(cache, Cache):
-                cache.bindings[key] = Binding(cache, *bound, vocab_size=size, gates=gates)
-            else:
-                cache.bindings[key] = DeviceBinding(
-                    cache, *bound, vocab_size=size, on_host=self._read_on_host
-                )
+            cache.bindings[key] = self._bind(cache, graph, k, logits, gates)
         candidates = cache.bindings[key].run(tokens, cache.position, gates)
         if np.isnan(candidates.log_probs).any():
             raise PassFailed(NOT_FINITE)
         cache.position += 1
         return candidates
+
+    def _bind(
+        self,
+        cache: Cache | DeviceCache,
+        graph: GraphName,
+        k: int,
+        logits: bool,
+        gates: FloatArray | None,
+    ) -> Binding | DeviceBinding:
+        """Bind a graph of a step to the memory of a cache, or find what is bound to it."""
+        names = self._self_names, self._cross_names
+        size = self._config.target_vocab_size if logits else None
+        if isinstance(cache, Cache):
+            return Binding(cache, self.open(graph), *names, k, vocab_size=size, gates=gates)
+        key = k, cache.place
+        is_kept = graph == "step" and not logits
+        if is_kept and (found := self._device_bindings.find(key)):
+            found.set_lengths(cache.source_length)
+            return found
+        bound = cache, self.open(graph), names, k
+        binding = DeviceBinding(*bound, vocab_size=size, on_host=self._read_on_host)
+        if is_kept:
+            self._device_bindings.keep(key, binding)
+        return binding
 
     def attention(
         self,
