@@ -17,7 +17,8 @@ from service.search.protocol import Candidates
 
 MOST_KEPT = 64  # bindings that are kept for later caches
 MOST_CAPTURED = 256  # ONNX Runtime never frees a captured graph, of 0.5 MB on an H200
-OFTEN = 24  # runs after which a binding is worth capturing, which takes 4 ms
+OFTEN = 16  # runs after which a binding is worth capturing, which takes 4 ms
+ROOM = 64  # captured graphs after which a binding must be used twice as often
 
 
 class DeviceBinding:
@@ -129,9 +130,10 @@ class DeviceBindings:
         binding = self._kept.pop(key, None)
         if binding is None:
             return None
-        if binding.runs >= OFTEN and len(self._captured) < self._most_captured:
+        count = len(self._captured)
+        if count < self._most_captured and binding.runs >= OFTEN << count // ROOM:
             self._captured[key] = binding
-            binding.capture(len(self._captured))
+            binding.capture(count)
         else:
             self._kept[key] = binding
         return binding

@@ -5,6 +5,7 @@ T cache capacity, D head_dim (d_qk of keys, d_v of values).
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,9 +47,11 @@ class Mover:
         self.dtype: CacheType = dtype
         self._graph = open_graph(MOVE[dtype], device.provider)
 
-    def pick(self, old: ort.OrtValue, order: IntArray) -> ort.OrtValue:
-        """Return rows order[0], order[1], ... of `old`."""
-        return self._run(old, old, order, 0, join=False)
+    def pick(
+        self, old: ort.OrtValue, order: IntArray, into: ort.OrtValue | None = None
+    ) -> ort.OrtValue:
+        """Return rows order[0], order[1], ... of `old`, in the memory of `into` if it is given."""
+        return self._run(old, old, order, 0, join=False, into=into)
 
     def join(
         self,
@@ -77,6 +80,7 @@ class Mover:
         length: int,
         *,
         join: bool,
+        into: ort.OrtValue | None = None,
     ) -> ort.OrtValue:
         binding = self._graph.io_binding()
         binding.bind_cpu_input("join", np.array(join))
@@ -84,10 +88,13 @@ class Mover:
         binding.bind_cpu_input("length", np.array([length]))
         binding.bind_ortvalue_input("old", old)
         binding.bind_ortvalue_input("new", new)
-        binding.bind_output("moved", self.device)
+        if into:
+            binding.bind_ortvalue_output("moved", into)
+        else:
+            binding.bind_output("moved", self.device)
         binding.synchronize_inputs()
         self._graph.run_with_iobinding(binding)
-        return binding.get_outputs()[0]
+        return into or binding.get_outputs()[0]
 
 
 class DeviceCross:
@@ -141,6 +148,8 @@ class DeviceCache:
         # Keys and values of all layers: (L, R, H, T, D) and (L, B, H, >= S, D); none without rows.
         self._self: list[ort.OrtValue] = []
         self._cross: list[ort.OrtValue] = []
+        # What `_self` was before beams were reordered. Both take turns, so that bindings come back.
+        self._spare: list[ort.OrtValue] = []
 
     @property
     def sources(self) -> int:
@@ -192,7 +201,11 @@ class DeviceCache:
     def reorder(self, parents: IntArray) -> None:
         """Let row r continue row parents[r] of the same source; parents (R,)."""
         if (parents != np.arange(len(parents))).any():
-            self._replace([self.mover.pick(each, parents) for each in self._self], self._cross)
+            old = self._self
+            pairs = zip_longest(old, self._spare)
+            moved = [self.mover.pick(each, parents, spare) for each, spare in pairs]
+            self._replace(moved, self._cross)
+            self._spare = old
             self.position = self.position[parents]
 
     def compact(self, keep: IntArray) -> None:
@@ -224,6 +237,7 @@ class DeviceCache:
     def _replace(self, self_values: list[ort.OrtValue], cross_values: list[ort.OrtValue]) -> None:
         """Take new values; they exist by now, so that running out of memory changes nothing."""
         self.bindings, self._self, self._cross = {}, self_values, cross_values
+        self._spare = []
 
     def _joined(
         self, old: list[ort.OrtValue], new: list[ort.OrtValue], order: IntArray, length: int
