@@ -133,7 +133,7 @@ class DeviceBindings:
         count = len(self._captured)
         if count < self._most_captured and binding.runs >= OFTEN << count // ROOM:
             self._captured[key] = binding
-            binding.capture(count)
+            binding.capture(count + 1)
         else:
             self._kept[key] = binding
         return binding
