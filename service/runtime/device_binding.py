@@ -112,19 +112,41 @@ class DeviceBinding:
 
 
 class DeviceBindings:
-    """Bindings of one step graph by where their caches lie. The memory that a cache has left often
-    comes back to a later one of the same sizes, and so does its binding.
+    """Binds the graphs of a step, and keeps bindings by where their caches lie: the memory that a
+    cache has left often comes back to a later one of the same sizes, and so does its binding.
 
     A binding that is used often is captured, if CUDA can: it then starts all kernels at once.
     """
 
-    def __init__(self, step: ort.InferenceSession) -> None:
+    def __init__(
+        self, step: ort.InferenceSession, self_names: list[str], cross_names: list[str]
+    ) -> None:
+        """`step` is the graph whose bindings are kept; others have the same inputs on the host."""
+        self._step = step
+        self._names = self_names, cross_names
+        self._on_host = inputs_on_host(step)
         self._kept: dict[Any, DeviceBinding] = {}  # the last used one is the last
         self._captured: dict[Any, DeviceBinding] = {}
         self._most_captured = MOST_CAPTURED if captures(step) else 0
 
-    def find(self, key: Any) -> DeviceBinding | None:
-        """Return the binding of a key that has the addresses and shapes of a cache."""
+    def bind(
+        self, cache: DeviceCache, graph: ort.InferenceSession, k: int, vocab_size: int | None
+    ) -> DeviceBinding:
+        """Bind a graph to a cache, or find what was bound to the same memory."""
+        key = k, cache.place
+        is_kept = graph is self._step and vocab_size is None  # a buffer for all logits is large
+        if is_kept and (found := self._find(key)):
+            found.set_lengths(cache.source_length)
+            return found
+        given = cache, graph, self._names, k
+        binding = DeviceBinding(*given, vocab_size=vocab_size, on_host=self._on_host)
+        if is_kept:
+            self._kept[key] = binding
+            if len(self._kept) > MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return binding
+
+    def _find(self, key: Any) -> DeviceBinding | None:
         if key in self._captured:
             return self._captured[key]
         binding = self._kept.pop(key, None)
@@ -137,11 +159,6 @@ class DeviceBindings:
         else:
             self._kept[key] = binding
         return binding
-
-    def keep(self, key: Any, binding: DeviceBinding) -> None:
-        self._kept[key] = binding
-        if len(self._kept) > MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
 
 
 def run_options(number: int) -> Any:

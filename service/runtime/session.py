@@ -9,7 +9,6 @@ are factors of the heads' outputs. Only methods that get them use the gated grap
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from threading import RLock
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -19,12 +18,13 @@ from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle.manifest import Bundle, DecoderAttention, GraphName
 from service.errors import PassFailed, StartupError
 from service.runtime.binding import Binding
-from service.runtime.cache import SOURCE_STEP, Cache, CacheType, Cross, CrossCache
-from service.runtime.device_binding import DeviceBinding, DeviceBindings, inputs_on_host
-from service.runtime.device_cache import DeviceCache, DeviceCross, Mover
+from service.runtime.cache import Cache, CacheType, Cross, CrossCache
+from service.runtime.device_binding import DeviceBinding, DeviceBindings
+from service.runtime.device_cache import DeviceCache, Mover
 from service.runtime.device_encoder import DeviceEncoder
 from service.runtime.providers import (
     PROVIDERS,
+    LazyGraph,
     cache_device,
     describe_graph,
     open_graph,
@@ -106,11 +106,12 @@ class Session:
             )
         )
         self._encoded_names = ["memory", *self._cross_names]
-        device = cache_device(name)
-        self._mover = Mover(device, self._cache_type) if device else None
-        self._device_encoder = (
-            DeviceEncoder(self._config, device, self._mover) if device and self._mover else None
-        )
+        self._mover: Mover | None = None
+        self._device_encoder: DeviceEncoder | None = None
+        if device := cache_device(name):
+            self._mover = Mover(device, self._cache_type)
+            kept = self._config, self._pad_id
+            self._device_encoder = DeviceEncoder(*kept, device, self._mover)
         self.workers = 1
         if self.on_cpu:
             self.workers = settings.workers or self._default_workers(settings.cores)
@@ -131,8 +132,8 @@ class Session:
             if settings.opens(graph)
         }
         self._check_signatures(bundle)
-        self._read_on_host = inputs_on_host(self.open("step"))
-        self._device_bindings = DeviceBindings(self.open("step"))
+        names = self._self_names, self._cross_names
+        self._device_bindings = DeviceBindings(self.open("step"), *names)
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -163,23 +164,13 @@ class Session:
         feeds, lengths = self._sources(sources, gates)
         graph: GraphName = "encoder" if gates is None else "gated_encoder"
         if self._device_encoder:
-            return self._encode_on_device(self._device_encoder, graph, feeds, wants_memory)
+            names = self._cross_names
+            found, kept = self._device_encoder.run(self.open(graph), feeds, names)
+            if not self._device_encoder.is_finite(found):
+                raise PassFailed(NOT_FINITE)
+            return unpadded(found.numpy(), lengths) if wants_memory else [], kept
         memory, *cross = self._run(graph, self._encoded_names, feeds)
         return unpadded(memory, lengths), CrossCache([*cross], lengths)
-
-    def _encode_on_device(
-        self, encoder: DeviceEncoder, graph: GraphName, feeds: Feeds, wants_memory: bool
-    ) -> tuple[list[FloatArray], DeviceCross]:
-        """Pad sources to the length that the cache wants, as far as there are positions, so that
-        their keys and values need not move."""
-        ids = feeds["source_ids"]
-        length = min(-(-ids.shape[1] // SOURCE_STEP) * SOURCE_STEP, self._config.max_source_length)
-        padding = (0, 0), (0, length - ids.shape[1])
-        feeds["source_ids"] = np.pad(ids, padding, constant_values=self._pad_id)
-        memory, cross = encoder.run(self.open(graph), feeds, self._cross_names)
-        if not encoder.is_finite(memory):
-            raise PassFailed(NOT_FINITE)
-        return unpadded(memory.numpy(), feeds["source_length"]) if wants_memory else [], cross
 
     def step(
         self,
@@ -218,21 +209,11 @@ class Session:
         logits: bool,
         gates: FloatArray | None,
     ) -> Binding | DeviceBinding:
-        """Bind a graph of a step to the memory of a cache, or find what is bound to it."""
-        names = self._self_names, self._cross_names
         size = self._config.target_vocab_size if logits else None
         if isinstance(cache, Cache):
+            names = self._self_names, self._cross_names
             return Binding(cache, self.open(graph), *names, k, vocab_size=size, gates=gates)
-        key = k, cache.place
-        is_kept = graph == "step" and not logits
-        if is_kept and (found := self._device_bindings.find(key)):
-            found.set_lengths(cache.source_length)
-            return found
-        bound = cache, self.open(graph), names, k
-        binding = DeviceBinding(*bound, vocab_size=size, on_host=self._read_on_host)
-        if is_kept:
-            self._device_bindings.keep(key, binding)
-        return binding
+        return self._device_bindings.bind(cache, self.open(graph), k, size)
 
     def attention(
         self,
@@ -370,39 +351,6 @@ class Session:
             cache_type = CACHE_TYPES[self._cache_type]
             if fault := describe_mismatch(session, graph, self._config, cache_type):
                 raise StartupError(f"{path}: {fault}: export the bundle again")
-
-
-class LazyGraph:
-    """A graph that is opened when it is first needed. Any number of threads may open it; the first
-    one opens and checks it for all."""
-
-    def __init__(self, open_session: Callable[[], ort.InferenceSession]) -> None:
-        self._open_session = open_session
-        self._lock = RLock()  # the check runs the graph, on the thread that opened it
-        self._session: ort.InferenceSession | None = None
-        self._refusal: str | None = None
-        self.check: Callable[[], str | None] | None = None  # returns what is wrong with the graph
-
-    def open(self) -> ort.InferenceSession:
-        """Raise PassFailed if the check found something wrong, now or before.
-
-        If it cannot be opened or checked now, for want of memory, the next call tries again.
-        """
-        with self._lock:
-            if self._refusal:
-                raise PassFailed(self._refusal)
-            if self._session:
-                return self._session
-            self._session = session = self._open_session()
-            try:
-                self._refusal = self.check() if self.check else None
-            except Exception:
-                self._session = None
-                raise
-            if self._refusal:
-                self._session = None
-                raise PassFailed(self._refusal)
-            return session
 
 
 def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precision:
