@@ -48,7 +48,7 @@ class DeviceBinding:
         inputs that the graph reads in the host's memory (`inputs_on_host`).
         """
         rows = len(cache.position)
-        self.runs = 0
+        self.runs = self.uncaptured_runs = 0  # that succeeded
         self._step = step
         self._device = cache.device
         self._binding = step.io_binding()
@@ -79,6 +79,7 @@ class DeviceBinding:
         """Let CUDA capture the next run, which therefore computes three times, and replay it in
         later ones. No other binding has the number."""
         self._options = run_options(number)
+        self.uncaptured_runs = self.runs
 
     def set_lengths(self, source_length: IntArray) -> None:
         """Let later runs attend to sources of these lengths (B,)."""
@@ -88,7 +89,6 @@ class DeviceBinding:
         self, tokens: IntArray, position: IntArray, gates: FloatArray | None = None
     ) -> Candidates:
         """Read tokens (R,) at their positions (R,), a gated graph with gates (R, K, L, H)."""
-        self.runs += 1
         self._token.update_inplace(np.ascontiguousarray(tokens))
         self._position.update_inplace(position)
         if gates is not None:
@@ -97,6 +97,7 @@ class DeviceBinding:
             self._binding.bind_input(*given)
         self._binding.synchronize_inputs()
         self._step.run_with_iobinding(self._binding, self._options)
+        self.runs += 1
         logits = None if self._logits is None else self._logits.numpy()
         return Candidates(self._log_probs.numpy(), self._ids.numpy(), logits)
 
@@ -147,8 +148,11 @@ class DeviceBindings:
         return binding
 
     def _find(self, key: Any) -> DeviceBinding | None:
-        if key in self._captured:
-            return self._captured[key]
+        if captured := self._captured.get(key):
+            if captured.runs > captured.uncaptured_runs:
+                return captured
+            self._most_captured = 0  # the run that captured it failed
+            del self._captured[key]
         binding = self._kept.pop(key, None)
         if binding is None:
             return None

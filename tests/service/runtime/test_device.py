@@ -79,7 +79,7 @@ def test_a_binding_that_comes_back_reads_the_lengths_of_the_new_sources(
     def read(lengths):
         """Step in the same memory, as if another cache had it now."""
         cache.position, cache.source_length, cache.bindings = np.zeros(2, int), lengths, {}
-        return device.step(cache, np.array([4, 5]), 3).log_probs
+        return device.step(cache, np.array([4, 5]), 3).log_probs.copy()
 
     whole, shorter = read(np.array([5, 7])), read(np.array([2, 3]))
     assert len(made) == 1
@@ -90,25 +90,59 @@ def test_a_binding_that_comes_back_reads_the_lengths_of_the_new_sources(
     assert (shorter != whole).all()
 
 
-def test_beams_that_are_reordered_at_each_step_take_turns_in_two_bindings(
-    device, tiny, made, monkeypatch
-):
-    """Both are captured once they are used often, as far as there is room."""
-    captured = []
-    monkeypatch.setattr(
-        DeviceBinding, "capture", lambda self, number: captured.append((made.index(self), number))
-    )
+@pytest.fixture
+def captured(device, made, monkeypatch):
+    """The bindings that are captured: places in `made`, and numbers. Three runs are often."""
+    found, capture = [], DeviceBinding.capture
+
+    def record(self, number):
+        capture(self, number)
+        found.append((made.index(self), number))
+
+    monkeypatch.setattr(DeviceBinding, "capture", record)
     monkeypatch.setattr("service.runtime.device_binding.captures", lambda _: True)
     monkeypatch.setattr("service.runtime.device_binding.OFTEN", 3)
     names = device._self_names, device._cross_names
     device._device_bindings = DeviceBindings(device.open("step"), *names)
+    return found
+
+
+@pytest.fixture
+def beams(device, tiny):
     cache = device.new_cache(rows_per_source=2)
     cache.insert(device.encode(sources(load_bundle(tiny), [5]))[1])
+    return cache
+
+
+def step_and_reorder(device, beams):
+    device.step(beams, np.array([4, 5]), 4)
+    beams.reorder(np.array([1, 0]))
+
+
+def test_beams_that_are_reordered_at_each_step_take_turns_in_two_bindings(
+    device, beams, made, captured
+):
+    """Both are captured once they are used often."""
     for step in range(10):
         assert captured == [(0, 1), (1, 2)][: max(0, step - 6)]
-        device.step(cache, np.array([4, 5]), 4)
-        cache.reorder(np.array([1, 0]))
+        step_and_reorder(device, beams)
     assert len(made) == 2
+
+
+def test_nothing_is_captured_any_more_once_that_has_failed(
+    device, beams, made, captured, monkeypatch
+):
+    for _ in range(6):
+        step_and_reorder(device, beams)
+    with monkeypatch.context() as patch:
+        patch.setattr(made[0], "_binding", None)  # the run that captures it raises
+        with pytest.raises(AttributeError):
+            step_and_reorder(device, beams)
+    beams.bindings = {}
+    for _ in range(9):
+        step_and_reorder(device, beams)
+    assert captured == [(0, 1)]
+    assert len(made) == 3
 
 
 def test_a_step_takes_the_number_of_candidates_as_it_is_given(tiny):
