@@ -9,7 +9,7 @@ T cache capacity, D head_dim (d_qk of keys, d_v of values).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,16 @@ UNLIMITED = 1 << 62  # positions that a state has room for
 FEWEST_ROWS = 8
 CacheType = type[np.float32] | type[np.float16]
 KEPT_BYTES = 64 << 20  # never freed: allocating them again takes longer than a step
+
+
+class Cross(Protocol):
+    """A CrossCache, wherever it lies."""
+
+    @property
+    def keys_values(self) -> list[CacheArray]: ...
+    @property
+    def source_length(self) -> IntArray: ...
+    def pick(self, sources: Sequence[int]) -> "Cross": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ class Cache:
         """Copy the cross-attention cache of one source."""
         return CrossCache(self.cross_keys_values, self.source_length).pick([source])
 
-    def insert(self, cross: CrossCache) -> None:
+    def insert(self, cross: Cross) -> None:
         """Append sources; their rows start at position 0."""
         first, count = self.sources, self.sources + len(cross.source_length)
         longest = cross.keys_values[0].shape[2]

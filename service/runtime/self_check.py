@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from service.arrays import FloatArray, IntArray
 from service.bundle.manifest import Bundle, GraphName
 from service.errors import StartupError
-from service.runtime.cache import CrossCache
+from service.runtime.cache import Cross
 from service.runtime.providers import reason_of
 from service.runtime.reference import LARGEST_IDS, Torch, read_reference
 from service.runtime.session import Attended, Session
@@ -130,7 +130,7 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
 
 
 def steps(
-    session: Session, cross: CrossCache, torch: Torch, gates: FloatArray | None = None
+    session: Session, cross: Cross, torch: Torch, gates: FloatArray | None = None
 ) -> Iterator[tuple[int, int, Candidates, FloatArray]]:
     """Yield for each target and position the candidates of all, and the log-probs (V,) of this one;
     `gates` are (B, K, L, H)."""
@@ -184,7 +184,7 @@ def compare_gated_step(session: Session, torch: Torch) -> Iterator[Pair]:
 
 def compare_gated_steps(
     session: Session,
-    cross: CrossCache,
+    cross: Cross,
     torch: Torch,
     name: str,
     gates: FloatArray | None = None,
@@ -246,7 +246,7 @@ def targets_of(torch: Torch) -> list[IntArray]:
     return unpadded(torch["decoder_input_ids"], torch["decoder_length"])
 
 
-def crosses_of(session: Session, torch: Torch) -> list[CrossCache]:
+def crosses_of(session: Session, torch: Torch) -> list[Cross]:
     sources = sample_sources(torch)
     _, cross = session.encode(sources)
     return [cross.pick([i]) for i in range(len(sources))]

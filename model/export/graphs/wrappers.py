@@ -16,9 +16,10 @@ import onnx
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.onnx.ops import symbolic_multi_out
 
 from model.export.graphs.exporter import Axes, GraphSpec, export_graph
-from model.export.graphs.kernel import ONNX_KERNEL, OnnxKernel, ScanKernel, WeighingKernel
+from model.export.graphs.kernel import ONNX_KERNEL, OPSET, OnnxKernel, ScanKernel, WeighingKernel
 from model.export.graphs.rewrite import drop_zero_biases, merge_products
 from model.network.attention import KeysValues
 from model.network.config import DecoderKind
@@ -154,8 +155,24 @@ def run_step(
     own, cross = own_caches(model, caches[:count]), paired(caches[count:])
     step = model.decoder.step(token, position, own, cross, source_length, kernel)
     logits = model.generator(step.hidden)  # (R, V)
-    top = logits.log_softmax(-1).topk(k.item())  # (R, K)
-    return [top.values, top.indices, logits, *flat(step.cache)]
+    return [*largest(logits.log_softmax(-1), k), logits, *flat(step.cache)]
+
+
+def largest(log_probs: Tensor, k: Tensor) -> Sequence[Tensor]:
+    """Return the k (1,) largest of each row, (R, K), and their places.
+
+    `topk` takes a number: a device would send `k` to the host at each step, and could not capture
+    the step for that reason.
+    """
+    shape = log_probs.size(0), k.item()
+    return symbolic_multi_out(
+        "TopK",
+        (log_probs, k),
+        {"axis": -1},
+        dtypes=[log_probs.dtype, torch.int64],
+        shapes=[shape, shape],
+        version=OPSET,
+    )
 
 
 def log_probs_of(model: Transformer, hidden: Tensor, target_ids: Tensor) -> Tensor:
