@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 
 from service.api.reading.faults import Faults
 from service.api.reading.requests import Searching
 from service.api.reading.validation_errors import segment
-from service.errors import MOST_FAULTS, Invalid, TooLarge
+from service.errors import MOST_FAULTS, Invalid, TooLarge, shorten
 from service.search.options import SearchOptions
 from service.search.phrases import Item, Phrase
 from service.search.sequences import Sequences
@@ -59,6 +59,8 @@ def read_required(
             items.append(read_item(asked, f"/required/{i}", model, search, banned))
         if len(items) == before and i >= MOST_FAULTS:
             break
+    with faults.collect():
+        check_one_end(items, "/required", model)
     return tuple(items)
 
 
@@ -87,6 +89,7 @@ def read_glossary(
         with faults.collect():
             wanted = [items[each] for each in entries if each in items]
             searches[entries] = require(body, search, wanted)
+            check_one_end(searches[entries].required, "/glossary", model)
     return [searches.get(entries, search) for entries in found]
 
 
@@ -118,6 +121,29 @@ def require(body: Searching, search: SearchOptions, items: Sequence[Item]) -> Se
     if len(required) > MOST_ITEMS:
         raise too_many(len(required))
     return replace(search, required=required, beam_size=beams_of(body, search.beam_size))
+
+
+def check_one_end(items: Sequence[Item], pointer: str, model: Model) -> None:
+    """Raise Invalid if a target would have to end in two ways to meet all items."""
+    eos_ids = frozenset(model.manifest.eos_ids)
+    first, common = "", set[tuple[int, ...]]()  # ends that meet all items so far
+    for asked, phrases in items:
+        ways = {phrase.ids for phrase in phrases if phrase.ids[-1] in eos_ids}
+        if len(ways) < len(phrases):
+            continue  # it may also be met before the end
+        text = asked if isinstance(asked, str) else asked[0]
+        first = first or text
+        common = common_ends(common, ways) if common else ways
+        if not common:
+            named = " and ".join(repr(shorten(each)) for each in (first, text))
+            detail = f"asks for {named}, which both can only end a target: omit one of them"
+            raise Invalid.at(pointer, detail)
+
+
+def common_ends(some: Set[tuple[int, ...]], others: Set[tuple[int, ...]]) -> set[tuple[int, ...]]:
+    """Return the ends of which each holds one of `some` and one of `others`."""
+    pairs = (sorted(pair, key=len) for pair in product(some, others))
+    return {longer for shorter, longer in pairs if longer[-len(shorter) :] == shorter}
 
 
 def too_many(count: int) -> TooLarge:
