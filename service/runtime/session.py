@@ -9,7 +9,6 @@ are factors of the heads' outputs. Only methods that get them use the gated grap
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from threading import RLock
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -22,21 +21,24 @@ from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, CrossCache
 from service.runtime.device_binding import DeviceBinding, inputs_on_host
 from service.runtime.device_cache import DeviceCache, Mover
+from service.runtime.outputs import Outputs
 from service.runtime.providers import (
     PROVIDERS,
+    LazyGraph,
     cache_device,
     describe_graph,
     open_graph,
     usable_provider,
 )
+from service.runtime.shortlists import Shortlists, read_shortlists
 from service.runtime.signatures import describe_mismatch
 from service.search.protocol import Candidates
 from service.settings.settings import Precision, Provider, Settings
 
-USED_OFTEN = {"encoder", "step"}  # the others take much memory, for a pass now and then
+USED_OFTEN = {"encoder", "step", "shortlisted_step"}  # others take memory for a pass now and then
 MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
-DECODING: tuple[GraphName, ...] = ("encoder", "step")  # graphs that every model needs at start
+SHORTLISTED: set[GraphName] = {"shortlisted_step", "output_rows"}
 CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
 NOT_FINITE = (
     "the model computed NaN or infinity: its weights are damaged, or overflow at this precision;"
@@ -107,6 +109,11 @@ class Session:
         self._encoded_names = ["memory", *self._cross_names]
         device = cache_device(name)
         self._mover = Mover(device, self._cache_type) if device else None
+        graphs = bundle.manifest.precisions[precision]
+        self.shortlists: Shortlists | None = None
+        if bundle.manifest.shortlists and self.on_cpu and graphs.keys() >= SHORTLISTED:
+            path = bundle.path(bundle.manifest.shortlists)
+            self.shortlists = read_shortlists(path, self._config, bundle.manifest.eos_ids)
         self.workers = 1
         if self.on_cpu:
             self.workers = settings.workers or self._default_workers(settings.cores)
@@ -115,11 +122,11 @@ class Session:
             graph: LazyGraph(
                 partial(open_graph, bundle.path(file), name, threads, arena=graph in USED_OFTEN)
             )
-            for graph, file in bundle.manifest.precisions[precision].items()
+            for graph, file in graphs.items()
             if settings.opens(graph)
         }
         self._check_signatures(bundle)
-        self._read_on_host = inputs_on_host(self.open("step"))
+        self._read_on_host = inputs_on_host(self.open("step")) if self._mover else set[str]()
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -133,11 +140,16 @@ class Session:
         if graph in self._graphs:
             self._graphs[graph].check = check
 
-    def new_cache(self, rows_per_source: int) -> Cache | DeviceCache:
-        """Return an empty cache in the memory that the provider computes in."""
+    def new_cache(self, rows_per_source: int, shortlisted: bool = False) -> Cache | DeviceCache:
+        """Return an empty cache in the memory that the provider computes in. If `shortlisted`, its
+        steps score the tokens on the shortlists of the sources alone."""
         if self._mover:
             return DeviceCache(self._config, rows_per_source, self._mover)
-        return Cache(self._config, rows_per_source, self._cache_type)
+        outputs = None
+        if shortlisted:
+            sizes = self._config.d_model, self._config.target_vocab_size
+            outputs = Outputs(self._gather, *sizes)
+        return Cache(self._config, rows_per_source, self._cache_type, outputs)
 
     def encode(
         self, sources: Sequence[IntArray], gates: FloatArray | None = None
@@ -146,8 +158,9 @@ class Session:
         feeds, lengths = self._sources(sources, gates)
         graph: GraphName = "encoder" if gates is None else "gated_encoder"
         memory, *cross = self._run(graph, self._encoded_names, feeds)
+        listed = [self.shortlists.of(source) for source in sources] if self.shortlists else ()
         return [memory[i, :length] for i, length in enumerate(lengths)], CrossCache(
-            [*cross], lengths
+            [*cross], lengths, listed
         )
 
     def step(
@@ -166,8 +179,11 @@ class Session:
         last = int(cache.position.max())
         if last >= cache.capacity:
             cache.grow(last + 1)
-        vocab_size = self._config.target_vocab_size
+        outputs = cache.outputs if isinstance(cache, Cache) else None
+        vocab_size = len(outputs.tokens) if outputs else self._config.target_vocab_size
         graph: GraphName = "step" if gates is None else "gated_step"
+        if outputs:
+            graph = "shortlisted_step"
         key = graph, len(tokens), min(k, vocab_size), logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
@@ -185,7 +201,15 @@ class Session:
         if np.isnan(candidates.log_probs).any():
             raise PassFailed(NOT_FINITE)
         cache.position += 1
-        return candidates
+        if not outputs:
+            return candidates
+        all_logits = None if candidates.logits is None else outputs.scatter(candidates.logits)
+        return Candidates(candidates.log_probs, outputs.tokens[candidates.ids], all_logits)
+
+    def _gather(self, ids: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return rows (N, M) and biases (N,) of the output projection."""
+        rows, biases = self._run("output_rows", ["output_rows", "output_bias"], {"ids": ids})
+        return rows, biases
 
     def attention(
         self,
@@ -290,7 +314,11 @@ class Session:
         """One a core as long as the CPU's caches hold what each of them reads. Beyond that one in
         all: the cores share each product, and the weights are read once (docs/adr/0005)."""
         # ONNX Runtime computes fp16 at fp32 on a CPU, so that it holds 4 bytes a weight too.
-        size = self._config.step_weights * (1 if self.precision == Precision.int8 else 4)
+        # With shortlists, a small part of the output projection is read.
+        count = self._config.step_weights
+        if self.shortlists:
+            count -= self._config.d_model * self._config.target_vocab_size
+        size = count * (1 if self.precision == Precision.int8 else 4)
         return cores if size <= CACHED else 1
 
     def _run(self, graph: GraphName, outputs: list[str], feeds: Feeds) -> list[FloatArray]:
@@ -317,45 +345,13 @@ class Session:
         Graphs that are opened later are only described: their weights would take memory.
         """
         files = bundle.manifest.precisions[self.precision]
+        decoding = {"encoder", "shortlisted_step" if self.shortlists else "step"}
         for graph in self._graphs:
             path = bundle.path(files[graph])
-            session = self.open(graph) if graph in DECODING else describe_graph(path)
+            session = self.open(graph) if graph in decoding else describe_graph(path)
             cache_type = CACHE_TYPES[self._cache_type]
             if fault := describe_mismatch(session, graph, self._config, cache_type):
                 raise StartupError(f"{path}: {fault}: export the bundle again")
-
-
-class LazyGraph:
-    """A graph that is opened when it is first needed. Any number of threads may open it; the first
-    one opens and checks it for all."""
-
-    def __init__(self, open_session: Callable[[], ort.InferenceSession]) -> None:
-        self._open_session = open_session
-        self._lock = RLock()  # the check runs the graph, on the thread that opened it
-        self._session: ort.InferenceSession | None = None
-        self._refusal: str | None = None
-        self.check: Callable[[], str | None] | None = None  # returns what is wrong with the graph
-
-    def open(self) -> ort.InferenceSession:
-        """Raise PassFailed if the check found something wrong, now or before.
-
-        If it cannot be opened or checked now, for want of memory, the next call tries again.
-        """
-        with self._lock:
-            if self._refusal:
-                raise PassFailed(self._refusal)
-            if self._session:
-                return self._session
-            self._session = session = self._open_session()
-            try:
-                self._refusal = self.check() if self.check else None
-            except Exception:
-                self._session = None
-                raise
-            if self._refusal:
-                self._session = None
-                raise PassFailed(self._refusal)
-            return session
 
 
 def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precision:
