@@ -159,7 +159,7 @@ class Tokenizer:
         if not (self._generated or has_letters(text) or self._has_signs(encoding)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         before, after = self._prefix, self._suffix
-        return Tokens.of(
+        return Tokens(
             text,
             [*(token.id for token in before), *ids, *(token.id for token in after)],
             lambda: [*before, *close_gaps(text, encoding), *after],
@@ -213,7 +213,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> Tokens:
         """Return the text of ids, without special tokens, and the offsets of each token in it."""
-        return Tokens.of(self._text(ids), [*ids], lambda: self._place(ids))
+        return Tokens(self._text(ids), [*ids], lambda: self._place(ids))
 
     def _text(self, ids: Sequence[int]) -> str:
         """Return the text of ids, at once where that gives the same as the pieces do. It does not
