@@ -22,6 +22,7 @@ class BatchKey(NamedTuple):
 
     rows_per_source: int
     beams: bool  # whether the rows are beams, else samples
+    shortlisted: bool = False  # whether the rows may have the tokens of their shortlists alone
 
 
 class Batch:
@@ -35,7 +36,7 @@ class Batch:
         self._rows_per_source = key.rows_per_source
         self._session = session
         self._manifest = manifest
-        self._cache = session.new_cache(key.rows_per_source)
+        self._cache = session.new_cache(key.rows_per_source, key.shortlisted)
         search = BeamSearch if key.beams else GreedySearch
         self._search: Search = search(key.rows_per_source, manifest.eos_ids, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next

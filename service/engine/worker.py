@@ -227,7 +227,8 @@ class Worker:
         for i, job in enumerate(jobs):
             job.answer.seconds = {"queue": started - job.arrived, "encode": ended - started}
             if job.entry.search:
-                key = BatchKey(job.rows, beams=job.entry.search.beam_size > 1)
+                beams, shortlisted = job.entry.search.beam_size > 1, self._is_shortlisted(job.entry)
+                key = BatchKey(job.rows, beams, shortlisted)
                 joining.setdefault(key, []).append(i)
             elif job.wants_memory:
                 job.answer.memory = pool(memory[i], job.entry.pooling)
@@ -241,6 +242,13 @@ class Worker:
             # A failure may damage the KV cache of the jobs already there.
             join = partial(self._join, key, joining_now, cross, places)
             self._guard([*there, *joining_now], join, key)
+
+    def _is_shortlisted(self, entry: Entry) -> bool:
+        """Return whether the shortlist of its source decides what the entry's targets may have. A
+        request that names what they shall have gets all tokens, as one that ablates heads does."""
+        search = entry.search
+        named = search is not None and (search.required or search.allowed_targets)
+        return self._session.shortlists is not None and not (named or ablates_decoder(entry))
 
     def _join(self, key: BatchKey, jobs: list[Job], cross: Cross, places: list[int]) -> None:
         """Add jobs to the batch of their key; `places` are theirs in `cross`."""

@@ -22,6 +22,7 @@ from service.runtime.cache import Cache, CacheType, Cross, CrossCache
 from service.runtime.device_binding import DeviceBinding, DeviceBindings
 from service.runtime.device_cache import DeviceCache, Mover
 from service.runtime.device_encoder import DeviceEncoder
+from service.runtime.outputs import Outputs
 from service.runtime.providers import (
     PROVIDERS,
     LazyGraph,
@@ -30,14 +31,15 @@ from service.runtime.providers import (
     open_graph,
     usable_provider,
 )
+from service.runtime.shortlists import Shortlists, read_shortlists
 from service.runtime.signatures import describe_mismatch
 from service.search.protocol import Candidates
 from service.settings.settings import Precision, Provider, Settings
 
-USED_OFTEN = {"encoder", "step"}  # the others take much memory, for a pass now and then
+USED_OFTEN = {"encoder", "step", "shortlisted_step"}  # others take memory for a pass now and then
 MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
-DECODING: tuple[GraphName, ...] = ("encoder", "step")  # graphs that every model needs at start
+SHORTLISTED: set[GraphName] = {"shortlisted_step", "output_rows"}
 CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
 NOT_FINITE = (
     "the model computed NaN or infinity: its weights are damaged, or overflow at this precision;"
@@ -112,6 +114,11 @@ class Session:
             self._mover = Mover(device, self._cache_type)
             kept = self._config, self._pad_id
             self._device_encoder = DeviceEncoder(*kept, device, self._mover)
+        graphs = bundle.manifest.precisions[precision]
+        self.shortlists: Shortlists | None = None
+        if bundle.manifest.shortlists and self.on_cpu and graphs.keys() >= SHORTLISTED:
+            path = bundle.path(bundle.manifest.shortlists)
+            self.shortlists = read_shortlists(path, self._config, bundle.manifest.eos_ids)
         self.workers = 1
         if self.on_cpu:
             self.workers = settings.workers or self._default_workers(settings.cores)
@@ -128,12 +135,14 @@ class Session:
                     capture=graph == "step" and not self._config.recurrent,
                 )
             )
-            for graph, file in bundle.manifest.precisions[precision].items()
+            for graph, file in graphs.items()
             if settings.opens(graph)
         }
         self._check_signatures(bundle)
-        names = self._self_names, self._cross_names
-        self._device_bindings = DeviceBindings(self.open("step"), *names)
+        self._device_bindings: DeviceBindings | None = None
+        if self._mover:
+            names = self._self_names, self._cross_names
+            self._device_bindings = DeviceBindings(self.open("step"), *names)
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -147,11 +156,16 @@ class Session:
         if graph in self._graphs:
             self._graphs[graph].check = check
 
-    def new_cache(self, rows_per_source: int) -> Cache | DeviceCache:
-        """Return an empty cache in the memory that the provider computes in."""
+    def new_cache(self, rows_per_source: int, shortlisted: bool = False) -> Cache | DeviceCache:
+        """Return an empty cache in the memory that the provider computes in. If `shortlisted`, its
+        steps score the tokens on the shortlists of the sources alone."""
         if self._mover:
             return DeviceCache(self._config, rows_per_source, self._mover)
-        return Cache(self._config, rows_per_source, self._cache_type)
+        outputs = None
+        if shortlisted:
+            sizes = self._config.d_model, self._config.target_vocab_size
+            outputs = Outputs(self._gather, *sizes)
+        return Cache(self._config, rows_per_source, self._cache_type, outputs)
 
     def encode(
         self,
@@ -170,7 +184,8 @@ class Session:
                 raise PassFailed(NOT_FINITE)
             return unpadded(found.numpy(), lengths) if wants_memory else [], kept
         memory, *cross = self._run(graph, self._encoded_names, feeds)
-        return unpadded(memory, lengths), CrossCache([*cross], lengths)
+        listed = [self.shortlists.of(source) for source in sources] if self.shortlists else ()
+        return unpadded(memory, lengths), CrossCache([*cross], lengths, listed)
 
     def step(
         self,
@@ -188,18 +203,30 @@ class Session:
         last = int(cache.position.max())
         if last >= cache.capacity:
             cache.grow(last + 1)
+        outputs = cache.outputs if isinstance(cache, Cache) else None
+        vocab_size = len(outputs.tokens) if outputs else self._config.target_vocab_size
+        k = min(k, vocab_size)
         graph: GraphName = "step" if gates is None else "gated_step"
-        k = min(k, self._config.target_vocab_size)
+        if outputs:
+            graph = "shortlisted_step"
         key = graph, len(tokens), k, logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
-            cache.bindings[key] = self._bind(cache, graph, k, logits, gates)
+            cache.bindings[key] = self._bind(cache, graph, k, logits, vocab_size, gates)
         candidates = cache.bindings[key].run(tokens, cache.position, gates)
         if np.isnan(candidates.log_probs).any():
             raise PassFailed(NOT_FINITE)
         cache.position += 1
-        return candidates
+        if not outputs:
+            return candidates
+        all_logits = None if candidates.logits is None else outputs.scatter(candidates.logits)
+        return Candidates(candidates.log_probs, outputs.tokens[candidates.ids], all_logits)
+
+    def _gather(self, ids: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return rows (N, M) and biases (N,) of the output projection."""
+        rows, biases = self._run("output_rows", ["output_rows", "output_bias"], {"ids": ids})
+        return rows, biases
 
     def _bind(
         self,
@@ -207,12 +234,14 @@ class Session:
         graph: GraphName,
         k: int,
         logits: bool,
+        vocab_size: int,
         gates: FloatArray | None,
     ) -> Binding | DeviceBinding:
-        size = self._config.target_vocab_size if logits else None
+        size = vocab_size if logits else None
         if isinstance(cache, Cache):
             names = self._self_names, self._cross_names
             return Binding(cache, self.open(graph), *names, k, vocab_size=size, gates=gates)
+        assert self._device_bindings
         return self._device_bindings.bind(cache, self.open(graph), k, size)
 
     def attention(
@@ -318,7 +347,11 @@ class Session:
         """One a core as long as the CPU's caches hold what each of them reads. Beyond that one in
         all: the cores share each product, and the weights are read once (docs/adr/0005)."""
         # ONNX Runtime computes fp16 at fp32 on a CPU, so that it holds 4 bytes a weight too.
-        size = self._config.step_weights * (1 if self.precision == Precision.int8 else 4)
+        # With shortlists, a small part of the output projection is read.
+        count = self._config.step_weights
+        if self.shortlists:
+            count -= self._config.d_model * self._config.target_vocab_size
+        size = count * (1 if self.precision == Precision.int8 else 4)
         return cores if size <= CACHED else 1
 
     def _run(self, graph: GraphName, outputs: list[str], feeds: Feeds) -> list[FloatArray]:
@@ -345,9 +378,10 @@ class Session:
         Graphs that are opened later are only described: their weights would take memory.
         """
         files = bundle.manifest.precisions[self.precision]
+        decoding = {"encoder", "shortlisted_step" if self.shortlists else "step"}
         for graph in self._graphs:
             path = bundle.path(files[graph])
-            session = self.open(graph) if graph in DECODING else describe_graph(path)
+            session = self.open(graph) if graph in decoding else describe_graph(path)
             cache_type = CACHE_TYPES[self._cache_type]
             if fault := describe_mismatch(session, graph, self._config, cache_type):
                 raise StartupError(f"{path}: {fault}: export the bundle again")
