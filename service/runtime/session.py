@@ -9,7 +9,6 @@ are factors of the heads' outputs. Only methods that get them use the gated grap
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from threading import RLock
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -22,6 +21,7 @@ from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, CrossCache
 from service.runtime.device_binding import DeviceBinding, inputs_on_host
 from service.runtime.device_cache import DeviceCache, Mover
+from service.runtime.lazy_graph import LazyGraph
 from service.runtime.providers import (
     PROVIDERS,
     cache_device,
@@ -33,7 +33,11 @@ from service.runtime.signatures import describe_mismatch
 from service.search.protocol import Candidates
 from service.settings.settings import Precision, Provider, Settings
 
-USED_OFTEN = {"encoder", "step"}  # the others take much memory, for a pass now and then
+USED_OFTEN = {
+    "encoder",
+    "step",
+    "draft_step",
+}  # the others take much memory, for a pass now and then
 MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
 DECODING: tuple[GraphName, ...] = ("encoder", "step")  # graphs that every model needs at start
@@ -116,7 +120,7 @@ class Session:
                 partial(open_graph, bundle.path(file), name, threads, arena=graph in USED_OFTEN)
             )
             for graph, file in bundle.manifest.precisions[precision].items()
-            if settings.opens(graph)
+            if settings.opens(graph) and (graph != "draft_step" or self._mover is None)
         }
         self._check_signatures(bundle)
         self._read_on_host = inputs_on_host(self.open("step"))
@@ -163,28 +167,52 @@ class Session:
         Returns the `k` best next tokens, or the whole vocabulary if it is smaller, and on demand
         all logits. The next step overwrites them.
         """
-        last = int(cache.position.max())
-        if last >= cache.capacity:
-            cache.grow(last + 1)
-        vocab_size = self._config.target_vocab_size
         graph: GraphName = "step" if gates is None else "gated_step"
-        key = graph, len(tokens), min(k, vocab_size), logits
+        candidates = self._step(graph, cache, tokens, k, logits, gates)
+        cache.position += 1
+        return candidates
+
+    def draft_step(
+        self, cache: Cache | DeviceCache, tokens: IntArray, k: int, logits: bool = False
+    ) -> Candidates:
+        """Read N tokens (R, N) a row from its position on, and leave it to the caller by how many
+        each row moves on. Returns what `step` does, after each token: R x N rows."""
+        if tokens.shape[1] == 1:
+            return self._step("step", cache, tokens[:, 0], k, logits, None)
+        return self._step("draft_step", cache, tokens, k, logits, None)
+
+    def _step(
+        self,
+        graph: GraphName,
+        cache: Cache | DeviceCache,
+        tokens: IntArray,
+        k: int,
+        logits: bool,
+        gates: FloatArray | None,
+    ) -> Candidates:
+        read = 1 if tokens.ndim == 1 else tokens.shape[1]
+        needed = int(cache.position.max()) + read
+        if needed > cache.capacity:
+            cache.grow(needed)
+        vocab_size = self._config.target_vocab_size
+        key = graph, tokens.shape, min(k, vocab_size), logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
+            session, count = self.open(graph), min(k, vocab_size)
             names = self._self_names, self._cross_names
-            bound = self.open(graph), *names, min(k, vocab_size)
             size = vocab_size if logits else None
             if isinstance(cache, Cache):
-                cache.bindings[key] = Binding(cache, *bound, vocab_size=size, gates=gates)
+                cache.bindings[key] = Binding(
+                    cache, session, names, count, shape=tokens.shape, vocab_size=size, gates=gates
+                )
             else:
                 cache.bindings[key] = DeviceBinding(
-                    cache, *bound, vocab_size=size, on_host=self._read_on_host
+                    cache, session, *names, count, vocab_size=size, on_host=self._read_on_host
                 )
         candidates = cache.bindings[key].run(tokens, cache.position, gates)
         if np.isnan(candidates.log_probs).any():
             raise PassFailed(NOT_FINITE)
-        cache.position += 1
         return candidates
 
     def attention(
@@ -323,39 +351,6 @@ class Session:
             cache_type = CACHE_TYPES[self._cache_type]
             if fault := describe_mismatch(session, graph, self._config, cache_type):
                 raise StartupError(f"{path}: {fault}: export the bundle again")
-
-
-class LazyGraph:
-    """A graph that is opened when it is first needed. Any number of threads may open it; the first
-    one opens and checks it for all."""
-
-    def __init__(self, open_session: Callable[[], ort.InferenceSession]) -> None:
-        self._open_session = open_session
-        self._lock = RLock()  # the check runs the graph, on the thread that opened it
-        self._session: ort.InferenceSession | None = None
-        self._refusal: str | None = None
-        self.check: Callable[[], str | None] | None = None  # returns what is wrong with the graph
-
-    def open(self) -> ort.InferenceSession:
-        """Raise PassFailed if the check found something wrong, now or before.
-
-        If it cannot be opened or checked now, for want of memory, the next call tries again.
-        """
-        with self._lock:
-            if self._refusal:
-                raise PassFailed(self._refusal)
-            if self._session:
-                return self._session
-            self._session = session = self._open_session()
-            try:
-                self._refusal = self.check() if self.check else None
-            except Exception:
-                self._session = None
-                raise
-            if self._refusal:
-                self._session = None
-                raise PassFailed(self._refusal)
-            return session
 
 
 def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precision:
