@@ -94,6 +94,7 @@ class DecodeOptions(AttentionOptions, total=False):
     split: Literal["none", "sentences"]
     markup: Literal["html", "xml"]
     replace_unknown: bool
+    draft: str | Sequence[str | Sequence[int]]
 
 
 class Refusal(Exception):
@@ -174,6 +175,8 @@ class Hypothesis(Part):
     committed: dict[str, Any] | None = None
     tentative: str | None = None
     words: list[dict[str, Any]] | None = None
+    drafted: int | None = None
+    accepted: int | None = None
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ from model.export.graphs import wrappers
 
 @contextmanager
 def without_gates():
-    """Write bundles as an older Heed did: without the gated graphs, whose traces take longest."""
-    plain = {name: spec for name, spec in wrappers.GRAPHS.items() if not name.startswith("gated")}
+    """Write bundles as an older Heed did: without the gated graphs, whose traces take longest, and
+    without that of drafts."""
+    later = "gated", "draft"
+    plain = {name: spec for name, spec in wrappers.GRAPHS.items() if not name.startswith(later)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wrappers, "GRAPHS", plain)
         yield

@@ -37,6 +37,7 @@ from service.errors import StartupError, shorten
 GraphName = Literal[
     "encoder",
     "step",
+    "draft_step",
     "attention",
     "encoder_attention",
     "score",

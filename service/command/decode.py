@@ -38,7 +38,7 @@ from service.formats.json import Document, to_json
 
 OWN = (
     *("num_hypotheses", "top_log_probs", "words", "source_share", "source_final", "hold", "ablate"),
-    *("split", "markup", "replace_unknown", "partial"),
+    *("split", "markup", "replace_unknown", "partial", "draft"),
 )
 DOCUMENTS = (".html", ".htm", ".xhtml", ".xml")
 OTHER_KINDS = (".csv", ".json", ".ndjson", ".xlsx", ".parquet", ".zip", ".bz2", ".xz", ".zst")
@@ -101,6 +101,12 @@ def check_kind(_: click.Context, __: click.Parameter, path: Path | None) -> Path
     is_flag=True,
     default=None,
     help="Put the aligned source word in the place of each token of unknown words.",
+)
+@click.option(
+    "--draft",
+    type=click.Choice(["source"]),
+    help="source: check the tokens of the text as a draft of its target, which is faster if the"
+    " model copies most of them, and gives the same target.",
 )
 @click.option(
     "--partial", is_flag=True, default=None, help="Go on after a text that cannot be decoded."

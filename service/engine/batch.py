@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from service.arrays import FloatArray
 from service.bundle.manifest import Manifest
@@ -13,8 +14,9 @@ from service.engine.scheduler import Job
 from service.runtime.cache import Cross
 from service.runtime.session import Session
 from service.search.beam import BeamSearch
+from service.search.drafts import DraftedSearch
 from service.search.greedy import GreedySearch
-from service.search.protocol import Detokenize, Search
+from service.search.protocol import Detokenize, Search, Step
 
 
 class BatchKey(NamedTuple):
@@ -23,6 +25,7 @@ class BatchKey(NamedTuple):
     rows_per_source: int
     beams: bool  # whether the rows are beams, else samples
     shortlisted: bool = False  # whether the rows may have the tokens of their shortlists alone
+    drafts: bool = False  # whether each row has a draft
 
 
 class Batch:
@@ -64,9 +67,7 @@ class Batch:
 
     def step(self) -> list[Job]:
         """Let every row read a token. Remove and return the jobs that have ended."""
-        k, logits = self._search.needed
-        candidates = self._session.step(self._cache, self._tokens, k, logits, self._gates)
-        self._tokens, parents, ended = self._search.advance(candidates)
+        self._tokens, parents, ended = self._advance()
         if self._streams:
             self._report()
         done = [self._collect(i) for i in ended]
@@ -74,6 +75,11 @@ class Batch:
             self._cache.reorder(parents)
         self._remove(ended)
         return done
+
+    def _advance(self) -> Step:
+        k, logits = self._search.needed
+        candidates = self._session.step(self._cache, self._tokens, k, logits, self._gates)
+        return self._search.advance(candidates)
 
     def _report(self) -> None:
         """Report the progress of the jobs that stream."""
@@ -125,3 +131,21 @@ class Batch:
         if self._ablates:
             gates = decoder_gates(entries, self._manifest.config)
             self._gates = np.repeat(gates, self._rows_per_source, 0)
+
+
+class DraftedBatch(Batch):
+    """Jobs with drafts, of which a row may read several tokens at a step."""
+
+    def __init__(
+        self, session: Session, key: BatchKey, manifest: Manifest, detokenize: Detokenize
+    ) -> None:
+        super().__init__(session, key, manifest, detokenize)
+        self._search = self._drafted = DraftedSearch(manifest.eos_ids, detokenize)
+
+    @override
+    def _advance(self) -> Step:
+        read = self._drafted.read(self._tokens)  # (R, N)
+        candidates = self._session.draft_step(self._cache, read, *self._drafted.needed)
+        step, counts = self._drafted.follow(candidates)
+        self._cache.position += counts
+        return step

@@ -11,7 +11,7 @@ import numpy as np
 from service.arrays import FloatArray, IntArray
 from service.attention import AttentionKind, align_steps
 from service.bundle.manifest import Manifest
-from service.engine.batch import Batch, BatchKey
+from service.engine.batch import Batch, BatchKey, DraftedBatch
 from service.engine.gates import ablates_decoder, decoder_gates, encoder_gates
 from service.engine.pooling import pool
 from service.engine.queue import Queue
@@ -226,9 +226,9 @@ class Worker:
         joining: dict[BatchKey, list[int]] = {}  # places in `jobs`
         for i, job in enumerate(jobs):
             job.answer.seconds = {"queue": started - job.arrived, "encode": ended - started}
-            if job.entry.search:
-                beams, shortlisted = job.entry.search.beam_size > 1, self._is_shortlisted(job.entry)
-                key = BatchKey(job.rows, beams, shortlisted)
+            if search := job.entry.search:
+                shortlisted = self._is_shortlisted(job.entry)
+                key = BatchKey(job.rows, search.beam_size > 1, shortlisted, bool(search.draft))
                 joining.setdefault(key, []).append(i)
             elif job.wants_memory:
                 job.answer.memory = pool(memory[i], job.entry.pooling)
@@ -253,7 +253,8 @@ class Worker:
     def _join(self, key: BatchKey, jobs: list[Job], cross: Cross, places: list[int]) -> None:
         """Add jobs to the batch of their key; `places` are theirs in `cross`."""
         if key not in self._batches:
-            self._batches[key] = Batch(self._session, key, self._manifest, self._detokenize)
+            kind = DraftedBatch if key.drafts else Batch
+            self._batches[key] = kind(self._session, key, self._manifest, self._detokenize)
         whole = len(places) == len(cross.source_length)
         self._batches[key].join(jobs, cross if whole else cross.pick(places))
 

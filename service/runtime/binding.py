@@ -3,6 +3,7 @@
 Axes: R rows, K best tokens (of gates: kinds of attention), V target vocabulary, L layers, H heads.
 """
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,23 +25,25 @@ class Binding:
         self,
         cache: Cache,
         step: ort.InferenceSession,
-        self_names: list[str],
-        cross_names: list[str],
+        names: tuple[list[str], list[str]],
         k: int,
         *,
+        shape: tuple[int, ...],
         vocab_size: int | None,
         gates: FloatArray | None,
     ) -> None:
-        """The names alternate key and value, layer by layer: self_key_0, self_value_0, ...
+        """The names of both sides alternate key and value, layer by layer: self_key_0, ...
 
-        If `vocab_size` is given, the logits (R, V) are bound too; with None, ONNX Runtime
-        allocates and frees them. `gates` have the shape of those that a gated graph takes.
+        `shape` is that of the tokens: (R,), or (R, N) if each row reads N, whose candidates are
+        R x N rows. If `vocab_size` is given, the logits (R, V) are bound too; with None, ONNX
+        Runtime allocates and frees them. `gates` have the shape of those that a gated graph takes.
         """
-        rows = len(cache.position)
+        rows, (self_names, cross_names) = prod(shape), names
         log_probs, ids = np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64)
         logits = None if vocab_size is None else np.zeros((rows, vocab_size), np.float32)
         self._candidates = Candidates(log_probs, ids, logits)
-        self._token, self._position = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self._token = np.zeros(shape, np.int64)
+        self._position = np.zeros(len(cache.position), np.int64)
         self._step = step
         self._binding = step.io_binding()
         self._bind_input("token", self._token)
@@ -65,8 +68,8 @@ class Binding:
     def run(
         self, tokens: IntArray, position: IntArray, gates: FloatArray | None = None
     ) -> Candidates:
-        """Read tokens (R,) at their positions (R,), a gated graph with gates (R, K, L, H). The next
-        run overwrites what is returned."""
+        """Read tokens at the positions (R,) of the rows, a gated graph with gates (R, K, L, H). The
+        next run overwrites what is returned."""
         if self._gates is not None:
             self._gates[:] = gates
         self._token[:] = tokens

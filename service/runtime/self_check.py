@@ -173,6 +173,27 @@ def steps(
                 yield i, position, top, log_probs[i]
 
 
+def compare_draft_step(session: Session, torch: Torch) -> Iterator[Pair]:
+    """Read the first token of all targets, then all others at once."""
+    _, cross = session.encode(sample_sources(torch))
+    cache = session.new_cache(rows_per_source=1)
+    cache.insert(cross)
+    inputs, position = torch["decoder_input_ids"], 0
+    for tokens in filter(np.size, (inputs[:, :1], inputs[:, 1:])):  # (B, N)
+        count = tokens.shape[1]
+        top = session.draft_step(cache, tokens, LARGEST_IDS, logits=True)
+        assert top.logits is not None
+        log_probs = log_softmax(top.logits).reshape(*tokens.shape, -1)  # (B, N, V)
+        for i, target in enumerate(targets_of(torch)):
+            for place in range(min(count, len(target) - position)):
+                ids, theirs = (
+                    torch[name][i, position + place] for name in ("log_prob_ids", "log_probs")
+                )
+                yield f"log_probs[{i}, {position + place}]", log_probs[i, place, ids], theirs
+        cache.position += count
+        position += count
+
+
 def compare_encoder_attention(session: Session, torch: Torch) -> Iterator[Pair]:
     for i, attended in enumerate(session.encoder_attention(sample_sources(torch))):
         yield from compare_layers("encoder_attention", i, attended, torch)
@@ -243,6 +264,7 @@ def gates_of(torch: Torch, name: str) -> FloatArray:
 
 COMPARISONS: dict[GraphName, Callable[[Session, Torch], Iterator[Pair]]] = {
     "step": compare_all_tokens,
+    "draft_step": compare_draft_step,
     "attention": compare_attention,
     "encoder_attention": compare_encoder_attention,
     "score": compare_scores,

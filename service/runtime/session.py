@@ -36,7 +36,8 @@ from service.runtime.signatures import describe_mismatch
 from service.search.protocol import Candidates
 from service.settings.settings import Precision, Provider, Settings
 
-USED_OFTEN = {"encoder", "step", "shortlisted_step"}  # others take memory for a pass now and then
+# others take memory for a pass now and then
+USED_OFTEN = {"encoder", "step", "shortlisted_step", "draft_step"}
 MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
 SHORTLISTED: set[GraphName] = {"shortlisted_step", "output_rows"}
@@ -136,13 +137,18 @@ class Session:
                 )
             )
             for graph, file in graphs.items()
-            if settings.opens(graph)
+            if settings.opens(graph) and (graph != "draft_step" or self._checks_drafts)
         }
         self._check_signatures(bundle)
         self._device_bindings: DeviceBindings | None = None
         if self._mover:
             names = self._self_names, self._cross_names
             self._device_bindings = DeviceBindings(self.open("step"), *names)
+
+    @property
+    def _checks_drafts(self) -> bool:
+        """Return whether the step of all tokens on a CPU, which drafts take, is the one in use."""
+        return self.shortlists is None and self._mover is None
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -200,49 +206,72 @@ class Session:
         Returns the `k` best next tokens, or the whole vocabulary if it is smaller, and on demand
         all logits. The next step overwrites them.
         """
-        last = int(cache.position.max())
-        if last >= cache.capacity:
-            cache.grow(last + 1)
+        graph: GraphName = "step" if gates is None else "gated_step"
+        candidates = self._step(graph, cache, tokens, k, logits, gates)
+        cache.position += 1
+        return candidates
+
+    def draft_step(
+        self, cache: Cache | DeviceCache, tokens: IntArray, k: int, logits: bool = False
+    ) -> Candidates:
+        """Read N tokens (R, N) a row from its position on, and leave it to the caller by how many
+        each row moves on. Returns what `step` does, after each token: R x N rows."""
+        if tokens.shape[1] == 1:
+            return self._step("step", cache, tokens[:, 0], k, logits, None)
+        return self._step("draft_step", cache, tokens, k, logits, None)
+
+    def _step(
+        self,
+        graph: GraphName,
+        cache: Cache | DeviceCache,
+        tokens: IntArray,
+        k: int,
+        logits: bool,
+        gates: FloatArray | None,
+    ) -> Candidates:
+        read = 1 if tokens.ndim == 1 else tokens.shape[1]
+        needed = int(cache.position.max()) + read
+        if needed > cache.capacity:
+            cache.grow(needed)
         outputs = cache.outputs if isinstance(cache, Cache) else None
         vocab_size = len(outputs.tokens) if outputs else self._config.target_vocab_size
-        k = min(k, vocab_size)
-        graph: GraphName = "step" if gates is None else "gated_step"
         if outputs:
             graph = "shortlisted_step"
-        key = graph, len(tokens), k, logits
+        k = min(k, vocab_size)
+        key = graph, tokens.shape, k, logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
-            cache.bindings[key] = self._bind(cache, graph, k, logits, vocab_size, gates)
+            size = vocab_size if logits else None
+            cache.bindings[key] = self._bind(cache, graph, tokens.shape, k, size, gates)
         candidates = cache.bindings[key].run(tokens, cache.position, gates)
         if np.isnan(candidates.log_probs).any():
             raise PassFailed(NOT_FINITE)
-        cache.position += 1
         if not outputs:
             return candidates
         all_logits = None if candidates.logits is None else outputs.scatter(candidates.logits)
         return Candidates(candidates.log_probs, outputs.tokens[candidates.ids], all_logits)
 
-    def _gather(self, ids: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return rows (N, M) and biases (N,) of the output projection."""
-        rows, biases = self._run("output_rows", ["output_rows", "output_bias"], {"ids": ids})
-        return rows, biases
-
     def _bind(
         self,
         cache: Cache | DeviceCache,
         graph: GraphName,
+        shape: tuple[int, ...],
         k: int,
-        logits: bool,
-        vocab_size: int,
+        vocab_size: int | None,
         gates: FloatArray | None,
     ) -> Binding | DeviceBinding:
-        size = vocab_size if logits else None
+        """Bind a graph to a cache for tokens of this shape."""
         if isinstance(cache, Cache):
-            names = self._self_names, self._cross_names
-            return Binding(cache, self.open(graph), *names, k, vocab_size=size, gates=gates)
+            names, step = (self._self_names, self._cross_names), self.open(graph)
+            return Binding(cache, step, names, k, shape=shape, vocab_size=vocab_size, gates=gates)
         assert self._device_bindings
-        return self._device_bindings.bind(cache, self.open(graph), k, size)
+        return self._device_bindings.bind(cache, self.open(graph), k, vocab_size)
+
+    def _gather(self, ids: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return rows (N, M) and biases (N,) of the output projection."""
+        rows, biases = self._run("output_rows", ["output_rows", "output_bias"], {"ids": ids})
+        return rows, biases
 
     def attention(
         self,

@@ -67,6 +67,7 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
     tables: dict[GraphName, tuple[Tensors, Tensors]] = {
         "encoder": (source, encoded),
         "step": (step, best | written),
+        "draft_step": (step, best | written),
         "attention": (forced, both),
         "encoder_attention": (source, encoder),
         "score": (scored, log_probs),

@@ -64,6 +64,11 @@ class Sequence:
         elif len(self.token_ids) == self.options.max_new_tokens:
             self.finish_reason = "length"
 
+    @property
+    def room(self) -> int:
+        """How many tokens may follow."""
+        return self.options.max_new_tokens - len(self.token_ids)
+
     def events(self, sample: int) -> list[TokenProgress]:
         """Return the tokens that were not reported yet, and count them as reported."""
         new = range(self.reported, len(self.token_ids))

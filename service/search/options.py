@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from service.search.phrases import Item
 
+ABSENT = -1  # stands in a draft for a token that targets lack
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
@@ -37,6 +39,7 @@ class SearchOptions:
     target_prefix: tuple[int, ...] = ()  # ids that the decoder reads before the first choice
     stop: tuple[str, ...] = ()  # texts that end a hypothesis and stay in it
     stop_ids: frozenset[int] = frozenset()  # tokens that end a hypothesis and stay in it
+    draft: tuple[int, ...] = ()  # what the target is expected to be, for a faster greedy search
     required: tuple[Item, ...] = ()  # phrases of which a target must have one each; needs beams
     top_log_probs: int = 0  # alternatives to report with each token
     entropies: bool = False  # whether to report the entropy at each position

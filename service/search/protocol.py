@@ -50,6 +50,7 @@ class Hypothesis(NamedTuple):
     `top_log_probs` holds the alternatives at each position, and `entropies` the entropy of the
     model's distribution in nats, if the request asked for them. `forced` is the number of start ids
     that count in the length. `unmet` are the numbers of the required items that it lacks.
+    Of `drafted` tokens that were proposed by a draft, `accepted` were those of the target.
     """
 
     token_ids: list[int]
@@ -60,6 +61,8 @@ class Hypothesis(NamedTuple):
     forced: int = 0
     unmet: tuple[int, ...] = ()
     entropies: Sequence[float] = ()
+    drafted: int = 0
+    accepted: int = 0
 
     @property
     def score(self) -> float:

@@ -100,6 +100,11 @@ class Tokenizer:
         mine, theirs = (each._library.get_vocab().items() for each in (self, other))
         return {i: visible(name) for name, i in mine} == {i: visible(name) for name, i in theirs}
 
+    def ids_in(self, other: "Tokenizer", ids: Sequence[int]) -> list[int | None]:
+        """Return the ids of the same tokens in another tokenizer, None for those that it lacks."""
+        names = map(self._library.id_to_token, ids)
+        return [None if name is None else other._library.token_to_id(name) for name in names]
+
     def between(self, prefix: Sequence[int], suffix: Sequence[int]) -> "Tokenizer":
         """Return this tokenizer with these ids before and after the ids of a text."""
         other = copy(self)

@@ -132,6 +132,40 @@ class OnnxKernel(ScanKernel):
 ONNX_KERNEL = OnnxKernel()
 
 
+class DraftKernel(OnnxKernel):
+    """Attend with N new positions of each row at once, which lie one after the other: queries are
+    (R * N, H * D) over a cache (R, H, T, D)."""
+
+    def attend_step(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        own: KeysValues,
+        past: KeysValues,
+        position: Position,
+    ) -> SelfAttended:
+        """Write all N keys and values of a row, then let position i see the cache up to itself."""
+        rows, heads, _, _ = past.keys.shape
+        query, keys, values = (x.unflatten(-1, (heads, 1, -1)) for x in (query, *own))
+        query, keys = position.place_step(query), position.place_step(keys)  # (R * N, H, 1, D)
+        positions = position.positions.view(rows, -1)  # (R, N)
+        memory = KeysValues(
+            self.write_cache(past.keys, by_row(keys, rows), positions[:, 0]),
+            self.write_cache(past.values, by_row(values, rows), positions[:, 0]),
+        )
+        bias = None if position.bias is None else by_row(position.bias, rows)  # (R, H, N, T)
+        mixed, weights = self.attend(attention, by_row(query, rows), memory, positions + 1, bias)
+        return SelfAttended(mixed.transpose(1, 2).flatten(2).flatten(0, 1), memory, weights)
+
+
+DRAFT_KERNEL = DraftKernel()
+
+
+def by_row(x: Tensor, rows: int) -> Tensor:
+    """(R * N, H, 1, D) -> (R, H, N, D)."""
+    return x.view(rows, -1, x.size(1), x.size(3)).transpose(1, 2)
+
+
 class WeighingKernel(OnnxKernel):
     """Attend to sequences by the same operator, so that its numbers are the same, and compute the
     weights besides."""

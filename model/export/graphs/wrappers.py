@@ -20,7 +20,14 @@ from torch.export import Dim
 from torch.onnx.ops import symbolic_multi_out
 
 from model.export.graphs.exporter import Axes, GraphSpec, export_graph
-from model.export.graphs.kernel import ONNX_KERNEL, OPSET, OnnxKernel, ScanKernel, WeighingKernel
+from model.export.graphs.kernel import (
+    DRAFT_KERNEL,
+    ONNX_KERNEL,
+    OPSET,
+    OnnxKernel,
+    ScanKernel,
+    WeighingKernel,
+)
 from model.export.graphs.rewrite import drop_zero_biases, merge_products
 from model.network.attention import KeysValues
 from model.network.config import DecoderKind
@@ -36,7 +43,7 @@ from model.network.ssru import State
 from model.network.transformer import Decoded, LayerCache, Transformer
 
 SOURCES, SOURCE, TARGET = Dim("sources"), Dim("source"), Dim("target")
-ROWS, CAPACITY = Dim("rows"), Dim("capacity")
+ROWS, CAPACITY, DRAFTED = Dim("rows"), Dim("capacity"), Dim("drafted")
 
 SOURCE_AXES: Axes = {"source_ids": {0: SOURCES, 1: SOURCE}, "source_length": {0: SOURCES}}
 # no two sizes are equal: the exporter would take them for one axis
@@ -61,6 +68,17 @@ class StepGraph(ModelGraph):
         self, token: Tensor, position: Tensor, source_length: Tensor, k: Tensor, *caches: Tensor
     ) -> list[Tensor]:
         return run_step(self.model, token, position, source_length, k, caches, ONNX_KERNEL)
+
+
+class DraftStepGraph(ModelGraph):
+    def forward(
+        self, token: Tensor, position: Tensor, source_length: Tensor, k: Tensor, *caches: Tensor
+    ) -> list[Tensor]:
+        """Read N tokens (R, N) a row, from its position (R,) on. Tokens beyond the last position
+        of the model are read at that one: they only fill up rows that read fewer."""
+        places = position.unsqueeze(1) + torch.arange(token.size(1))  # (R, N)
+        places = places.clamp(max=self.model.config.max_target_length - 1).flatten()
+        return run_step(self.model, token.flatten(), places, source_length, k, caches, DRAFT_KERNEL)
 
 
 class AttentionGraph(ModelGraph):
@@ -218,6 +236,14 @@ def step_graph(model: Transformer) -> GraphSpec:
     return GraphSpec(StepGraph(model), example, inputs, outputs)
 
 
+def draft_step_graph(model: Transformer) -> GraphSpec:
+    """Take the inputs of the step graph, but tokens (R, N)."""
+    plain = step_graph(model)
+    token = torch.arange(6 * 3).view(6, 3) % model.config.target_vocab_size
+    inputs = plain.inputs | {"token": {0: ROWS, 1: DRAFTED}}
+    return GraphSpec(DraftStepGraph(model), (token, *plain.example[1:]), inputs, plain.outputs)
+
+
 def attention_graph(model: Transformer) -> GraphSpec:
     target_ids, target_length = torch.full((2, 7), 1), torch.tensor([7, 6])
     example = (target_ids, target_length, SOURCE_EXAMPLE[1], *cross_example(model))
@@ -341,6 +367,7 @@ def cross_example(model: Transformer) -> list[Tensor]:
 GRAPHS = {
     "encoder": encoder_graph,
     "step": step_graph,
+    "draft_step": draft_step_graph,
     "attention": attention_graph,
     "score": score_graph,
     "encoder_attention": encoder_attention_graph,
@@ -363,6 +390,8 @@ def export_graphs(
     names = {name: name for name in state} | model.tied_names
     weights = {f"model.{name}": stored for name, stored in names.items()}
     biases = {name: tensor for name, tensor in state.items() if tensor.dim() == 1}
+    if is_recurrent(model):  # a state has no room for what several positions write
+        graphs = {name: spec for name, spec in graphs.items() if name != "draft_step"}
     for number, (name, spec) in enumerate(graphs.items(), 1):
         progress(f"graph {number} of {len(graphs)}, {name}")
         proto = export_graph(spec(model), weights)

@@ -185,6 +185,14 @@ class Hypothesis(BaseModel):
         " or other options forbid a phrase. Hypotheses that lack least come first. Absent if it"
         " lacks nothing.",
     )
+    drafted: int | None = Field(
+        default=None,
+        description="How many tokens of the draft were checked. Absent without a draft.",
+    )
+    accepted: int | None = Field(
+        default=None,
+        description="How many of these the search chose, too. Absent without a draft.",
+    )
     top_log_probs: list[list[Alternative]] | None = Field(
         default=None,
         description="For each generated token the most probable tokens at its position, whether"

@@ -67,6 +67,8 @@ def write_hypothesis(
     if hypothesis.unmet:
         assert entry.search  # it has found the hypothesis
         written["unmet"] = [entry.search.required[i].asked for i in hypothesis.unmet]
+    if entry.search and entry.search.draft:
+        written |= {"drafted": hypothesis.drafted, "accepted": hypothesis.accepted}
     if hypothesis.top_log_probs:
         tops = [write_alternatives(model, each) for each in hypothesis.top_log_probs]
         # Write JSON at once: objects take five times the memory, and there may be a million.

@@ -17,9 +17,11 @@ from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.answering.words import add_occluded, add_words
 from service.api.endpoints.decode_body import (
     DecodeRequest,
+    check_draft,
     check_edits,
     check_growing,
     check_source_share,
+    read_drafts,
 )
 from service.api.reading.answer_size import (
     check_decoded,
@@ -156,6 +158,8 @@ async def prepare(
     search = await read_search(
         call, body, model, faults, body.num_hypotheses, body.top_log_probs, entropies=body.words
     )
+    if body.draft is not None:
+        check_draft(body, model, search, faults)
     if body.hold or not body.source_final:
         check_growing(body, model, faults)
     ablated = read_ablation(body.ablate, model, faults) if body.ablate else ()
@@ -164,6 +168,9 @@ async def prepare(
     source = TextField(pointer, body.source, languages.source, markup=body.markup, apart=apart)
     sources = await read_sources(call, source, body.split, faults)
     searches = await read_searches(call, body, model, search, sources.tokens, faults)
+    if body.draft is not None:
+        read = partial(read_drafts, body, model, searches, sources, faults)
+        searches = await call.compute_reading(read, sum(map(len, body.draft)))
     faults.raise_all(count_texts(body.source))
     aligns = sources_to_align(body, model, sources)
     await call.hold(

@@ -1,0 +1,214 @@
+"""Greedy search that reads several tokens of a draft at a step, and keeps those that it would have
+chosen itself.
+
+Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023), where a draft
+comes from a smaller model; here the request gives it. Axes: R rows, N tokens that a row reads.
+"""
+
+import collections.abc as abc
+from collections import defaultdict
+
+import numpy as np
+from typing_extensions import override
+
+from service.arrays import IntArray
+from service.search.greedy import GreedySearch, Sequence
+from service.search.options import ABSENT, SearchOptions
+from service.search.protocol import Candidates, Detokenize, Hypothesis, Needed, Step
+
+MOST_DRAFTED = 15  # tokens of a row at a step
+MOST_READ = 64  # tokens of all rows at a step: with more, they take longer than they save
+FIRST_DRAFTED, LEAST_DRAFTED = 7, 2
+LONGEST_PAUSE = 5  # steps without a draft: at most 2 to this power
+LONGEST_MATCH = 8  # tokens by which places of a draft are compared
+NEAR = 4  # tokens of a draft that a target may skip without further evidence
+
+
+class Draft:
+    """A draft of one target, and the place in it that the target has reached.
+
+    ABSENT stands for a token that targets lack.
+    """
+
+    def __init__(self, ids: tuple[int, ...], prefix: abc.Sequence[int]) -> None:
+        """`prefix` is the beginning of the target that the request gives."""
+        self.drafted = self.accepted = 0  # tokens
+        self._ids = ids
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # after each token
+        for place, token in enumerate(ids, 1):
+            self._places[token].append(place)
+        self._count = FIRST_DRAFTED  # tokens to propose next
+        self._failures = self._pause = 0
+        self._missed: int | None = None  # where the target last left the draft by an unknown token
+        self._inserts = False  # whether such a token comes besides those of the draft
+        self._place = 0
+        for end, token in enumerate(prefix, 1):
+            self._read(token, prefix[:end])
+
+    def propose(self, most: int) -> list[int]:
+        """Return at most so many tokens that are expected next."""
+        if most < 1:
+            return []
+        if self._pause:
+            self._pause -= 1
+            return []
+        proposed: list[int] = []
+        for token in self._ids[self._place : self._place + min(most, self._count)]:
+            if token == ABSENT:
+                break
+            proposed.append(token)
+        return proposed
+
+    def follow(
+        self, proposed: abc.Sequence[int], chosen: abc.Sequence[int], target: abc.Sequence[int]
+    ) -> None:
+        """Take note of the tokens that were chosen when these had been proposed. `target` ends with
+        them."""
+        accepted = 0
+        for token, expected in zip(chosen, proposed, strict=False):
+            if token != expected:
+                break
+            accepted += 1
+        self.drafted += len(proposed)
+        self.accepted += accepted
+        self._place += accepted
+        if len(chosen) > accepted:
+            self._read(chosen[accepted], target)
+        if proposed:
+            self._learn(len(proposed), accepted)
+
+    def _learn(self, proposed: int, accepted: int) -> None:
+        """Propose more after success, and none for a while after failures."""
+        if accepted:
+            self._failures = 0
+            more = 2 * self._count if accepted == proposed else (self._count + accepted + 1) // 2
+            self._count = max(LEAST_DRAFTED, min(MOST_DRAFTED, more))
+            return
+        self._failures += 1
+        self._count = max(LEAST_DRAFTED, self._count // 2)
+        self._pause = (1 << min(self._failures, LONGEST_PAUSE)) if self._failures > 1 else 0
+
+    def _read(self, token: int, target: abc.Sequence[int]) -> None:
+        """Find the place after a token that the model chose by itself, the last one of `target`."""
+        place = self._place
+        if place < len(self._ids) and self._ids[place] == token:
+            self._place, self._missed = place + 1, None
+        elif (found := self._find(token, target)) is not None:
+            if self._missed is not None and found - self._missed in (1, 2):
+                self._inserts = found == self._missed + 1
+            self._place, self._missed = found, None
+        else:
+            stays = self._inserts and self._ids[place : place + 1] != (ABSENT,)
+            self._place, self._missed = min(place + (not stays), len(self._ids)), place
+
+    def _find(self, token: int, target: abc.Sequence[int]) -> int | None:
+        """Return the place after this token whose tokens before it are most like the target's, the
+        nearest of equals. A place where only the token is alike must be near."""
+        best: tuple[int, int] | None = None
+        found = None
+        for place in self._places.get(token, ()):
+            alike, distance = self._alike(place, target), abs(place - 1 - self._place)
+            if alike == 1 and distance > NEAR:
+                continue
+            if best is None or (alike, -distance) > best:
+                best, found = (alike, -distance), place
+        return found
+
+    def _alike(self, place: int, target: abc.Sequence[int]) -> int:
+        count = 0
+        while count < min(LONGEST_MATCH, place, len(target)):
+            if self._ids[place - count - 1] != target[-count - 1]:
+                break
+            count += 1
+        return count
+
+
+class DraftedSearch(GreedySearch):
+    """The greedy searches of a batch, one row for each source. `read` and `follow` take turns."""
+
+    def __init__(self, eos_ids: abc.Sequence[int], detokenize: Detokenize) -> None:
+        super().__init__(1, eos_ids, detokenize)
+        self._drafts: list[Draft] = []  # (R,)
+        self._given: list[list[int]] = []  # (R,): ids of the prefix that a row reads at this step
+        self._proposed: list[list[int]] = []  # (R,): what it reads of its draft then
+
+    @override
+    def insert(
+        self,
+        options: abc.Sequence[SearchOptions],
+        starts: abc.Sequence[abc.Sequence[int]],
+        sources: abc.Sequence[IntArray],
+    ) -> None:
+        super().insert(options, starts, sources)
+        self._drafts += [Draft(each.draft, each.target_prefix) for each in options]
+
+    @property
+    @override
+    def needed(self) -> Needed:
+        counts: list[int | None] = []
+        for sequence, proposed in zip(self._sequences, self._proposed, strict=True):
+            if not sequence.rules.plain:
+                length = len(sequence.token_ids)
+                counts += map(sequence.rules.candidates, range(length, length + len(proposed) + 1))
+        return Needed.of(1, counts, any(each.rules.reads_logits for each in self._sequences))
+
+    def read(self, tokens: IntArray) -> IntArray:
+        """Return what each row reads (R, N): its next token (R,), and those that are expected
+        after it. Rows that expect fewer are filled up."""
+        most = max(0, min(MOST_DRAFTED, MOST_READ // len(tokens) - 1))
+        self._given = [each.prefix[:most] for each in self._sequences]
+        self._proposed = [
+            draft.propose(min(most - len(sequence.prefix), sequence.room - 1))
+            for sequence, draft in zip(self._sequences, self._drafts, strict=True)
+        ]
+        expected = [[*two[0], *two[1]] for two in zip(self._given, self._proposed, strict=True)]
+        width = 1 + max(map(len, expected))
+        filling = self._eos_ids[0]
+        rows = [
+            [token, *each, *[filling] * (width - 1 - len(each))]
+            for token, each in zip(tokens.tolist(), expected, strict=True)
+        ]
+        return np.array(rows)
+
+    def follow(self, candidates: Candidates) -> tuple[Step, IntArray]:
+        """Choose from the candidates (R x N) of what was read. Return the decision for the next
+        step, and how many tokens of each row count as read (R,)."""
+        width = len(candidates.ids) // len(self._sequences)
+        pairs = [self._follow_row(candidates, row, row * width) for row in range(len(self._drafts))]
+        ended = [row for row, each in enumerate(self._sequences) if each.finish_reason]
+        tokens, counts = zip(*pairs, strict=True)
+        return Step(np.array(tokens), None, ended), np.array(counts)
+
+    def _follow_row(self, candidates: Candidates, row: int, first: int) -> tuple[int, int]:
+        """Return the token that a row reads next, and how many of those read it keeps. Its
+        candidates begin at `first`."""
+        sequence, proposed = self._sequences[row], self._proposed[row]
+        before, token, kept = len(sequence.token_ids), -1, 0
+        for expected in (*self._given[row], *proposed, None):
+            token = self._choose(sequence, candidates, first + kept)
+            kept += 1
+            if token != expected or sequence.finish_reason:
+                break
+        chosen = sequence.token_ids[before:]
+        if chosen:
+            target = [*sequence.options.target_prefix, *sequence.token_ids]
+            self._drafts[row].follow(proposed, chosen, target)
+        return token, kept
+
+    def _choose(self, sequence: Sequence, candidates: Candidates, place: int) -> int:
+        if sequence.prefix or not sequence.rules.plain:
+            return self._next_token(sequence, candidates, place)
+        token = int(candidates.ids[place, 0])
+        sequence.append(token, float(candidates.log_probs[place, 0]), self._eos_ids)
+        return token
+
+    @override
+    def hypotheses(self, source: int) -> list[Hypothesis]:
+        draft = self._drafts[source]
+        counts = {"drafted": draft.drafted, "accepted": draft.accepted}
+        return [each._replace(**counts) for each in super().hypotheses(source)]
+
+    @override
+    def compact(self, keep: IntArray) -> None:
+        super().compact(keep)
+        self._drafts = [self._drafts[row] for row in keep.tolist()]

@@ -1,0 +1,140 @@
+"""Drafts in requests to /v1/decode."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.conftest import edit_manifest, opened
+from tests.documentation import events_of
+
+WORDS = ["attention", "transformer", "photograph"]
+
+
+def hypotheses(answer):
+    assert answer.status_code == 200, answer.text
+    return [result["hypotheses"][0] for result in answer.json()["results"]]
+
+
+def without_counts(answered):
+    return [
+        {k: v for k, v in each.items() if k not in ("drafted", "accepted")} for each in answered
+    ]
+
+
+def rounded(answered):
+    numbers = ("log_probs", "score")
+    return [{**each, **{k: pytest.approx(each[k], abs=1e-4) for k in numbers}} for each in answered]
+
+
+@pytest.fixture(scope="module")
+def client(g2p):
+    with opened(g2p) as client:
+        yield client
+
+
+def decode(client, **body):
+    return client.post("/v1/decode", json={"source": WORDS, **body})
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        "source",
+        ["AH0 T EH1 N SH AH0 N", "", "F OW1 T AH0 G R AE2 F"],
+        [[5, 6, 7], [2], [8, 9] * 10],
+    ],
+    ids=["source", "texts", "ids"],
+)
+def test_every_form_of_a_draft_gives_the_answer_of_none(client, draft):
+    plain, found = hypotheses(decode(client)), hypotheses(decode(client, draft=draft))
+    assert without_counts(found) == rounded(plain)
+    assert all(0 <= each["accepted"] <= each["drafted"] for each in found)
+    assert not [each for each in plain if "drafted" in each]
+
+
+def test_an_earlier_target_is_accepted(client):
+    targets = [each["text"] for each in hypotheses(decode(client))]
+    found = hypotheses(decode(client, draft=targets))
+    assert [each["accepted"] for each in found] == [each["drafted"] for each in found]
+    assert all(each["drafted"] >= len(each["tokens"]) - 3 for each in found)
+    (one,) = hypotheses(decode(client, source=WORDS[0], draft=targets[0]))
+    assert one["text"] == targets[0]
+
+
+def test_a_source_is_a_draft_where_the_target_has_its_tokens(client):
+    """The letters A and B are sounds, too: as ids of sources they are others."""
+    found = hypotheses(client.post("/v1/decode", json={"source": ["zz"], "draft": "source"}))
+    assert found[0]["accepted"] <= found[0]["drafted"] <= 2
+
+
+def test_sentences_have_their_own_source_as_a_draft(client):
+    body = {"source": "attention\n\ntransformer", "split": "sentences"}
+    plain, found = (decode(client, **body, **more).json() for more in ({}, {"draft": "source"}))
+    texts = [each["results"][0]["hypotheses"][0]["text"] for each in (plain, found)]
+    assert texts[0] == texts[1]
+    sentences = found["results"][0]["sentences"]
+    assert all("accepted" in each["hypotheses"][0] for each in sentences)
+
+
+def test_a_stream_ends_with_the_counts(client):
+    target = hypotheses(decode(client, source=WORDS[0]))[0]
+    body = {"source": WORDS[0], "draft": target["text"], "stream": True}
+    events = events_of(client.post("/v1/decode", json=body).text)
+    tokens = [data["token_id"] for name, data in events if name == "token"]
+    assert tokens == target["token_ids"]
+    (done,) = events[-1][1]["results"]
+    assert done["hypotheses"][0]["accepted"] > 0
+
+
+def test_a_refused_source_takes_its_draft_with_it(client):
+    body = {"source": ["7", WORDS[0]], "draft": ["AH0", "AH0 T EH1 N SH AH0 N"], "partial": True}
+    failed, found = decode(client, **body).json()["results"]
+    assert "hypotheses" not in failed
+    assert found["hypotheses"][0]["accepted"] > 3
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer", "says"),
+    [
+        ({"beam_size": 4}, "/beam_size", "send 1"),
+        ({"temperature": 1.0}, "/temperature", "omit one"),
+        ({"required": ["EH1"]}, "/beam_size", "is 4"),
+        ({"ablate": [{"kind": "cross", "layer": 0, "heads": [0]}]}, "/ablate", "omit one"),
+        ({"split": "sentences", "draft": ["AH0"] * 3}, "/draft", '"source"'),
+        ({"draft": ["AH0", "AH0"]}, "/draft", "2 drafts for 3 sources: give one for each source"),
+        ({"draft": "AH0"}, "/draft", "1 draft for 3 sources"),
+        ({"draft": ["AH0", "?", "AH0"]}, "/draft/1", ""),
+        ({"draft": [[5], [5, 9999], [5]]}, "/draft/1/1", "9999"),
+    ],
+)
+def test_what_cannot_have_a_draft_is_refused_by_name(client, body, pointer, says):
+    answer = decode(client, **{"draft": "source", **body})
+    assert answer.status_code == 422, answer.text
+    faults = {each["pointer"]: each["detail"] for each in answer.json()["errors"]}
+    assert says in faults[pointer]
+
+
+def test_the_models_own_beams_are_named(g2p, tmp_path):
+    bundle = shutil.copytree(g2p, tmp_path / "beams")
+    decoding = json.loads((bundle / "bundle.json").read_text())["decoding"]
+    edit_manifest(bundle, name="beams", decoding={**decoding, "beam_size": 3})
+    with opened(bundle) as client:
+        refused = decode(client, draft="source")
+        found = hypotheses(decode(client, draft="source", beam_size=1))
+    assert "is 3, the model's own: send beam_size 1" in refused.text
+    assert "accepted" in found[0]
+
+
+def test_a_bundle_without_the_graph_says_what_to_run(g2p, tmp_path):
+    bundle = shutil.copytree(g2p, tmp_path / "older")
+    precisions = json.loads((bundle / "bundle.json").read_text())["precisions"]
+    for graphs in precisions.values():
+        (bundle / graphs.pop("draft_step")).unlink()
+    files = json.loads((bundle / "bundle.json").read_text())["files"]
+    kept = {name: each for name, each in files.items() if "draft_step" not in name}
+    edit_manifest(bundle, name="older", precisions=precisions, files=kept)
+    with opened(bundle) as client:
+        answer = decode(client, draft="source")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_supported")
+    assert "lacks the graph draft_step; export or convert it again" in answer.json()["detail"]
