@@ -21,16 +21,15 @@ from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, CrossCache
 from service.runtime.device_binding import DeviceBinding, inputs_on_host
 from service.runtime.device_cache import DeviceCache, Mover
-from service.runtime.outputs import Outputs
+from service.runtime.lazy_graph import LazyGraph
+from service.runtime.outputs import Outputs, Shortlists, read_shortlists
 from service.runtime.providers import (
     PROVIDERS,
-    LazyGraph,
     cache_device,
     describe_graph,
     open_graph,
     usable_provider,
 )
-from service.runtime.shortlists import Shortlists, read_shortlists
 from service.runtime.signatures import describe_mismatch
 from service.search.protocol import Candidates
 from service.settings.settings import Precision, Provider, Settings
