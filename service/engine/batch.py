@@ -10,7 +10,7 @@ from service.arrays import FloatArray
 from service.bundle.manifest import Manifest
 from service.engine.gates import ablates_decoder, decoder_gates
 from service.engine.scheduler import Job
-from service.runtime.cache import CrossCache
+from service.runtime.cache import Cross
 from service.runtime.session import Session
 from service.search.beam import BeamSearch
 from service.search.greedy import GreedySearch
@@ -47,7 +47,7 @@ class Batch:
     def rows(self) -> int:
         return len(self._tokens)
 
-    def join(self, jobs: Sequence[Job], cross: CrossCache) -> None:
+    def join(self, jobs: Sequence[Job], cross: Cross) -> None:
         """Add jobs, whose encoded sources are in `cross` in the same order."""
         self._cache.insert(cross)
         entries = [job.entry for job in jobs]

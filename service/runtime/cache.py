@@ -9,7 +9,7 @@ T cache capacity, D head_dim (d_qk of keys, d_v of values).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,16 @@ UNLIMITED = 1 << 62  # positions that a state has room for
 FEWEST_ROWS = 8
 CacheType = type[np.float32] | type[np.float16]
 KEPT_BYTES = 64 << 20  # never freed: allocating them again takes longer than a step
+
+
+class Cross(Protocol):
+    """A CrossCache, wherever it lies."""
+
+    @property
+    def keys_values(self) -> list[CacheArray]: ...
+    @property
+    def source_length(self) -> IntArray: ...
+    def pick(self, sources: Sequence[int]) -> "Cross": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +111,12 @@ class Cache:
         """Copy the cross-attention cache of one source."""
         return CrossCache(self.cross_keys_values, self.source_length).pick([source])
 
-    def insert(self, cross: CrossCache) -> None:
+    def insert(self, cross: Cross) -> None:
         """Append sources; their rows start at position 0."""
-        if self.outputs and self.outputs.insert(cross.listed):
-            self.bindings = {}
+        if self.outputs:
+            assert isinstance(cross, CrossCache)  # of the same session's encoder
+            if self.outputs.insert(cross.listed):
+                self.bindings = {}
         first, count = self.sources, self.sources + len(cross.source_length)
         longest = cross.keys_values[0].shape[2]
         self._make_room(count, max(longest, self.source_length.max(initial=1)), self.capacity)

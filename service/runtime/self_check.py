@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from service.arrays import FloatArray, IntArray
 from service.bundle.manifest import Bundle, GraphName
 from service.errors import StartupError
-from service.runtime.cache import CrossCache
+from service.runtime.cache import Cross, CrossCache
 from service.runtime.providers import reason_of
 from service.runtime.reference import LARGEST_IDS, Torch, read_reference
 from service.runtime.session import Attended, Session
@@ -126,7 +126,7 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
     yield from compare(session, cross, torch)
 
 
-def compare_steps(session: Session, cross: CrossCache, torch: Torch) -> Iterator[Pair]:
+def compare_steps(session: Session, cross: Cross, torch: Torch) -> Iterator[Pair]:
     for i, position, top, log_probs in steps(session, cross, torch):
         ids, theirs = (torch[name][i, position] for name in ("log_prob_ids", "log_probs"))
         yield f"log_probs[{i}, {position}]", log_probs[ids], theirs
@@ -135,9 +135,10 @@ def compare_steps(session: Session, cross: CrossCache, torch: Torch) -> Iterator
         yield f"top_log_probs[{i}, {position}]", log_probs[top.ids[i]], largest
 
 
-def compare_shortlisted(session: Session, cross: CrossCache, torch: Torch) -> Iterator[Pair]:
+def compare_shortlisted(session: Session, cross: Cross, torch: Torch) -> Iterator[Pair]:
     """Let the shortlist of each source hold the tokens whose log-probs are known, and compare these
     as if there were no others."""
+    assert isinstance(cross, CrossCache)  # shortlists are used on a CPU alone
     listed = replace(cross, listed=[np.unique(ids) for ids in torch["log_prob_ids"]])
     for i, position, _, log_probs in steps(session, listed, torch, shortlisted=True):
         ids, theirs = (torch[name][i, position] for name in ("log_prob_ids", "log_probs"))
@@ -152,7 +153,7 @@ def compare_all_tokens(session: Session, torch: Torch) -> Iterator[Pair]:
 
 def steps(
     session: Session,
-    cross: CrossCache,
+    cross: Cross,
     torch: Torch,
     gates: FloatArray | None = None,
     *,
@@ -210,7 +211,7 @@ def compare_gated_step(session: Session, torch: Torch) -> Iterator[Pair]:
 
 def compare_gated_steps(
     session: Session,
-    cross: CrossCache,
+    cross: Cross,
     torch: Torch,
     name: str,
     gates: FloatArray | None = None,
@@ -273,7 +274,7 @@ def targets_of(torch: Torch) -> list[IntArray]:
     return unpadded(torch["decoder_input_ids"], torch["decoder_length"])
 
 
-def crosses_of(session: Session, torch: Torch) -> list[CrossCache]:
+def crosses_of(session: Session, torch: Torch) -> list[Cross]:
     sources = sample_sources(torch)
     _, cross = session.encode(sources)
     return [cross.pick([i]) for i in range(len(sources))]

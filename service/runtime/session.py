@@ -18,13 +18,14 @@ from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle.manifest import Bundle, DecoderAttention, GraphName
 from service.errors import PassFailed, StartupError
 from service.runtime.binding import Binding
-from service.runtime.cache import Cache, CacheType, CrossCache
-from service.runtime.device_binding import DeviceBinding, inputs_on_host
+from service.runtime.cache import Cache, CacheType, Cross, CrossCache
+from service.runtime.device_binding import DeviceBinding, DeviceBindings
 from service.runtime.device_cache import DeviceCache, Mover
-from service.runtime.lazy_graph import LazyGraph
+from service.runtime.device_encoder import DeviceEncoder
 from service.runtime.outputs import Outputs, Shortlists, read_shortlists
 from service.runtime.providers import (
     PROVIDERS,
+    LazyGraph,
     cache_device,
     describe_graph,
     open_graph,
@@ -106,8 +107,12 @@ class Session:
             )
         )
         self._encoded_names = ["memory", *self._cross_names]
-        device = cache_device(name)
-        self._mover = Mover(device, self._cache_type) if device else None
+        self._mover: Mover | None = None
+        self._device_encoder: DeviceEncoder | None = None
+        if device := cache_device(name):
+            self._mover = Mover(device, self._cache_type)
+            kept = self._config, self._pad_id
+            self._device_encoder = DeviceEncoder(*kept, device, self._mover)
         graphs = bundle.manifest.precisions[precision]
         self.shortlists: Shortlists | None = None
         if bundle.manifest.shortlists and self.on_cpu and graphs.keys() >= SHORTLISTED:
@@ -119,13 +124,24 @@ class Session:
         threads = max(1, settings.cores - self.workers + 1)
         self._graphs: dict[GraphName, LazyGraph] = {
             graph: LazyGraph(
-                partial(open_graph, bundle.path(file), name, threads, arena=graph in USED_OFTEN)
+                partial(
+                    open_graph,
+                    bundle.path(file),
+                    name,
+                    threads,
+                    arena=graph in USED_OFTEN,
+                    # a captured run first computes twice, which would move a state on twice
+                    capture=graph == "step" and not self._config.recurrent,
+                )
             )
             for graph, file in graphs.items()
             if settings.opens(graph)
         }
         self._check_signatures(bundle)
-        self._read_on_host = inputs_on_host(self.open("step")) if self._mover else set[str]()
+        self._device_bindings: DeviceBindings | None = None
+        if self._mover:
+            names = self._self_names, self._cross_names
+            self._device_bindings = DeviceBindings(self.open("step"), *names)
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -151,16 +167,24 @@ class Session:
         return Cache(self._config, rows_per_source, self._cache_type, outputs)
 
     def encode(
-        self, sources: Sequence[IntArray], gates: FloatArray | None = None
-    ) -> tuple[list[FloatArray], CrossCache]:
-        """Return the memory (S, M) of each source, and the cross-attention cache of all sources."""
+        self,
+        sources: Sequence[IntArray],
+        gates: FloatArray | None = None,
+        wants_memory: bool = True,
+    ) -> tuple[list[FloatArray], Cross]:
+        """Return the memory (S, M) of each source, if it is wanted, and the cross-attention cache
+        of all sources."""
         feeds, lengths = self._sources(sources, gates)
         graph: GraphName = "encoder" if gates is None else "gated_encoder"
+        if self._device_encoder:
+            names = self._cross_names
+            found, kept = self._device_encoder.run(self.open(graph), feeds, names)
+            if not self._device_encoder.is_finite(found):
+                raise PassFailed(NOT_FINITE)
+            return unpadded(found.numpy(), lengths) if wants_memory else [], kept
         memory, *cross = self._run(graph, self._encoded_names, feeds)
         listed = [self.shortlists.of(source) for source in sources] if self.shortlists else ()
-        return [memory[i, :length] for i, length in enumerate(lengths)], CrossCache(
-            [*cross], lengths, listed
-        )
+        return unpadded(memory, lengths), CrossCache([*cross], lengths, listed)
 
     def step(
         self,
@@ -180,22 +204,15 @@ class Session:
             cache.grow(last + 1)
         outputs = cache.outputs if isinstance(cache, Cache) else None
         vocab_size = len(outputs.tokens) if outputs else self._config.target_vocab_size
+        k = min(k, vocab_size)
         graph: GraphName = "step" if gates is None else "gated_step"
         if outputs:
             graph = "shortlisted_step"
-        key = graph, len(tokens), min(k, vocab_size), logits
+        key = graph, len(tokens), k, logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
-            names = self._self_names, self._cross_names
-            bound = self.open(graph), *names, min(k, vocab_size)
-            size = vocab_size if logits else None
-            if isinstance(cache, Cache):
-                cache.bindings[key] = Binding(cache, *bound, vocab_size=size, gates=gates)
-            else:
-                cache.bindings[key] = DeviceBinding(
-                    cache, *bound, vocab_size=size, on_host=self._read_on_host
-                )
+            cache.bindings[key] = self._bind(cache, graph, k, logits, vocab_size, gates)
         candidates = cache.bindings[key].run(tokens, cache.position, gates)
         if np.isnan(candidates.log_probs).any():
             raise PassFailed(NOT_FINITE)
@@ -210,10 +227,26 @@ class Session:
         rows, biases = self._run("output_rows", ["output_rows", "output_bias"], {"ids": ids})
         return rows, biases
 
+    def _bind(
+        self,
+        cache: Cache | DeviceCache,
+        graph: GraphName,
+        k: int,
+        logits: bool,
+        vocab_size: int,
+        gates: FloatArray | None,
+    ) -> Binding | DeviceBinding:
+        size = vocab_size if logits else None
+        if isinstance(cache, Cache):
+            names = self._self_names, self._cross_names
+            return Binding(cache, self.open(graph), *names, k, vocab_size=size, gates=gates)
+        assert self._device_bindings
+        return self._device_bindings.bind(cache, self.open(graph), k, size)
+
     def attention(
         self,
         inputs: Sequence[IntArray],
-        crosses: Sequence[CrossCache],
+        crosses: Sequence[Cross],
         gates: FloatArray | None = None,
     ) -> list[dict[DecoderAttention, Attended]]:
         """Return decoder attention (L, H, T, T), if there is any, and cross-attention (L, H, T, S)
@@ -270,7 +303,7 @@ class Session:
         self,
         inputs: Sequence[IntArray],
         targets: Sequence[IntArray],
-        crosses: Sequence[CrossCache],
+        crosses: Sequence[Cross],
         gates: FloatArray | None = None,
     ) -> list[FloatArray]:
         """Return the log-prob (T,) of each id of `targets` (T,) after the decoder input in the same
@@ -291,7 +324,7 @@ class Session:
         feeds: Feeds = {"source_ids": ids, "source_length": lengths}
         return (feeds if gates is None else {**feeds, "gates": gates}), lengths
 
-    def _teacher_forcing(self, inputs: Sequence[IntArray], crosses: Sequence[CrossCache]) -> Feeds:
+    def _teacher_forcing(self, inputs: Sequence[IntArray], crosses: Sequence[Cross]) -> Feeds:
         """Return the inputs of a pass over whole targets: padded decoder ids and padded sources."""
         ids, lengths = self._padded(inputs)
         source_length = np.concatenate([cross.source_length for cross in crosses])
@@ -300,8 +333,8 @@ class Session:
             "decoder_length": lengths,
             "source_length": source_length,
         }
-        for index, name in enumerate(self._cross_names):
-            parts = [cross.keys_values[index] for cross in crosses]  # (1, H, S, D) each
+        keys_values = zip(*(cross.keys_values for cross in crosses), strict=True)
+        for name, parts in zip(self._cross_names, keys_values, strict=True):  # (1, H, S, D) each
             _, heads, _, head_dim = parts[0].shape
             shape = (len(parts), heads, source_length.max(), head_dim)
             feeds[name] = padded = np.zeros(shape, parts[0].dtype)
@@ -370,6 +403,11 @@ def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precisi
             f"{bundle.root} has no graphs of precision {wanted}; choose one of: auto, {names}"
         )
     return wanted
+
+
+def unpadded(rows: FloatArray, lengths: IntArray) -> list[FloatArray]:
+    """Return each row (S, M) of (B, longest, M) without padding."""
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
 
 def names_of(what: str, kinds: Iterable[str], layers: int) -> list[str]:

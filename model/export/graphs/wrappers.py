@@ -17,9 +17,10 @@ import onnx
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.onnx.ops import symbolic_multi_out
 
 from model.export.graphs.exporter import Axes, GraphSpec, export_graph
-from model.export.graphs.kernel import ONNX_KERNEL, OnnxKernel, ScanKernel, WeighingKernel
+from model.export.graphs.kernel import ONNX_KERNEL, OPSET, OnnxKernel, ScanKernel, WeighingKernel
 from model.export.graphs.rewrite import drop_zero_biases, merge_products
 from model.network.attention import KeysValues
 from model.network.config import DecoderKind
@@ -169,10 +170,22 @@ def decode_step(
     return model.decoder.step(token, position, own, cross, source_length, kernel)
 
 
-def best(logits: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the K largest log-probs (R, K), and their places in the logits (R, V)."""
-    top = logits.log_softmax(-1).topk(cast("int", k.item()))
-    return top.values, top.indices
+def best(logits: Tensor, k: Tensor) -> Sequence[Tensor]:
+    """Return the k (1,) largest log-probs of each row, (R, K), and their places in the logits
+    (R, V).
+
+    `topk` takes a number: a device would send `k` to the host at each step, and could not capture
+    the step for that reason.
+    """
+    shape = logits.size(0), cast("int", k.item())
+    return symbolic_multi_out(
+        "TopK",
+        (logits.log_softmax(-1), k),
+        {"axis": -1},
+        dtypes=[logits.dtype, torch.int64],
+        shapes=[shape, shape],
+        version=OPSET,
+    )
 
 
 def log_probs_of(model: Transformer, hidden: Tensor, target_ids: Tensor) -> Tensor:
