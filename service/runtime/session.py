@@ -22,7 +22,7 @@ from service.runtime.cache import Cache, CacheType, Cross, CrossCache
 from service.runtime.device_binding import DeviceBinding, DeviceBindings
 from service.runtime.device_cache import DeviceCache, Mover
 from service.runtime.device_encoder import DeviceEncoder
-from service.runtime.outputs import Outputs
+from service.runtime.outputs import Outputs, Shortlists, read_shortlists
 from service.runtime.providers import (
     PROVIDERS,
     LazyGraph,
@@ -31,7 +31,6 @@ from service.runtime.providers import (
     open_graph,
     usable_provider,
 )
-from service.runtime.shortlists import Shortlists, read_shortlists
 from service.runtime.signatures import describe_mismatch
 from service.search.protocol import Candidates
 from service.settings.settings import Precision, Provider, Settings

@@ -7,9 +7,9 @@ import pytest
 
 from service.bundle.manifest import load_bundle
 from service.errors import StartupError
+from service.runtime.outputs import read_shortlists
 from service.runtime.self_check import COMPARISONS, check_parity
 from service.runtime.session import Session
-from service.runtime.shortlists import read_shortlists
 from service.settings.settings import Precision, Provider, Settings
 from tests.conftest import opened
 from tests.model.ssru.oracle import Oracle, log_softmax
