@@ -55,7 +55,7 @@ async def read_search(
     be run.
     """
     size = len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
-    size += phrases_size(body.required) if body.required else 0
+    size += phrases_size(body.required, model.ways) if body.required else 0
     read = partial(
         read_search_options,
         body,
