@@ -128,12 +128,15 @@ def read_marian_shortlists(checkpoint: Checkpoint, config: TransformerConfig) ->
 def read_languages(
     checkpoint: Checkpoint, vocabularies: Vocabularies, frame: Frame, start: SlottedIds
 ) -> tuple[Codes, Codes]:
-    """Return the languages of sources and of targets: those with a slot for their ids, or the pair
-    of an OPUS-MT that has only one, without ids."""
+    """Return the languages of sources and of targets: those with a slot for their ids. Without ids,
+    the pair of an OPUS-MT that has only one, and the sources of SMaLL-100, which are the same as
+    its targets and need not be told."""
     codes, around = vocabularies.languages, (*frame.prefix, *frame.suffix)
     if kind_of(checkpoint) == "marian" and TARGET_SLOT not in around:
         pair = find_pair(checkpoint)
         return ({pair[0]: []}, {pair[1]: []}) if pair else ({}, {})
+    if kind_of(checkpoint) == "small100":
+        return {code: [] for code in codes}, codes
     has_target = TARGET_SLOT in (*around, *start)
     return codes if SOURCE_SLOT in around else {}, codes if has_target else {}
 

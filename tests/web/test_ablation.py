@@ -43,6 +43,16 @@ def test_a_head_is_switched_off_and_on_from_the_keyboard(visit, address):
     expect(page.locator("#output")).to_have_text(whole[0])
 
 
+def test_the_answer_of_all_heads_has_the_form_of_an_answer(visit, address):
+    """Its spaces are spaces: it is a text, and not a token."""
+    off = [{"kind": "cross", "layer": layer, "heads": "all"} for layer in range(3)]
+    without, whole = decoded(address, source="read", ablate=off), decoded(address, source="read")
+    assert without[0] != whole[0]
+    heads = ",".join(f"cross.{layer}.{head}" for layer in range(3) for head in range(4))
+    page = visit(f"/#model=g2p-en&source=read&ablate={heads}")
+    expect(page.locator("#without")).to_contain_text(f"with all heads “{whole[0]}”, log-prob")
+
+
 def test_a_link_keeps_the_heads_that_are_off(visit, address):
     page = visit("/#model=g2p-en&source=heed&ablate=encoder.0.1,cross.1.0,nothing")
     expect(page.locator("#without")).to_contain_text("2 heads off.")

@@ -63,7 +63,7 @@ class AttributionRequest(Searching):
     contrast: Sequences | None = Field(
         default=None,
         description="Foils: other targets, one for each source. The answer then also says what"
-        " speaks for each target and not for its foil.",
+        " speaks for each target and not for its foil; nothing does if the model decodes the foil.",
     )
     of: Of = Field(
         default="source",
@@ -129,6 +129,9 @@ async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
         faults.raise_all(count_texts(body.source))
     size = sum(map(len, asked.sources))
     pairs = await compute(lambda: make_pairs(asked, body.unit, heads), size)
+    if body.contrast is not None:
+        pairs = refuse_same(pairs, TextField("/contrast", body.contrast, model.target), faults)
+        faults.raise_all(count_texts(body.source))
     check_rows(call.settings.max_rows, [*pairs.values()], body.unit)
     most = search.max_new_tokens + len(search.target_prefix) if search else 0
     await call.hold(check_attribution(call.settings.max_answer_bytes, [*pairs.values()], most))
@@ -202,6 +205,17 @@ def make_pairs(asked: Asked, unit: Unit, heads: Sequence[Head]) -> dict[int, Pai
         result: Pair(source, parts_of(source, unit), target or Tokens.of("", []), 0, foil, heads)
         for result, source, target, foil in each
     }
+
+
+def refuse_same(pairs: dict[int, Pair], contrast: TextField, faults: Faults) -> dict[int, Pair]:
+    """Return the pairs whose foil is not their target itself. Add a fault for each other one."""
+    same = [
+        result for result, pair in pairs.items() if pair.foil and pair.foil.ids == pair.target.ids
+    ]
+    for result in same:
+        error = Invalid.at(contrast.place(result), "is the target itself: send another one")
+        faults.add(error, result)
+    return {result: pair for result, pair in pairs.items() if result not in same}
 
 
 def make_rows(

@@ -1,5 +1,5 @@
 /** Heads that are switched off: a field of the form keeps them as "cross.2.1,encoder.0.3". */
-import { short } from "view/labels.js";
+import { element } from "view/labels.js";
 import { decode } from "./decoding.js";
 
 const $ = (id) => document.getElementById(id);
@@ -56,7 +56,7 @@ async function compare({ ablate, ...request }, hypothesis, given, signal) {
   const sum = (numbers) => numbers.reduce((total, each) => total + each, 0).toFixed(2);
   const now = `Log-prob ${sum(hypothesis.log_probs.slice(given))}; with all heads `;
   const same = text === hypothesis.text;
-  const answer = same ? ["the same answer, "] : ["“", short({ text }), "”, "];
+  const answer = same ? ["the same answer, "] : ["“", element("bdi", { textContent: text }), "”, "];
   return [`${countOf(ablate)} off. `, now, ...answer, `log-prob ${sum(log_probs)}.`];
 }
 

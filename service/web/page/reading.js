@@ -78,7 +78,6 @@ export function showContrast({ ablate, ...request }, foil) {
     const body = { ...request, contrast: foil.trim() };
     const response = await post("v1/attribution", body, JSON_TYPE, signal).catch(explain(request));
     const [{ contrast, attribution }] = (await response.json()).results;
-    if (contrast.first === null) return ["That is the answer itself."];
     const { columns, data } = attribution.find(({ kind }) => kind === "contrast");
     showNumbers(columns, data.at(-1)); // of the whole target
     const lead = contrast.lead.at(-1);
@@ -100,10 +99,14 @@ function showNumbers(tokens, leads) {
   }));
 }
 
-/** Returns a function that throws an error again, in few words if the vocabulary lacks some. */
+/** Returns a function that throws an error again, in few words if the vocabulary lacks some, or if the
+ * foil is the answer. */
 function explain({ model }) {
   return (error) => {
-    const unknown = (error.problem?.errors ?? []).flatMap((fault) => fault.unknown ?? []);
+    const errors = error.problem?.errors ?? [];
+    const same = errors.some(({ detail }) => detail.startsWith("is the target itself"));
+    if (same) throw new Error("That is the answer itself.");
+    const unknown = errors.flatMap((fault) => fault.unknown ?? []);
     if (unknown.length === 0) throw error;
     throw new Error(`${model} cannot write ${unknown.map((text) => `“${text}”`).join(", ")}.`);
   };

@@ -87,10 +87,9 @@ def test_a_lead_over_a_foil_is_that_of_the_torch_model(fp32_server, by_torch):
     assert labels == ["AE0, not AE1", "whole target"]
 
 
-@pytest.mark.parametrize("target", [TARGET, None])
-def test_a_target_leads_over_itself_by_nothing(post, target):
-    (alone,) = attributed(post, source=WORD, target=target)
-    (result,) = attributed(post, source=WORD, target=target, contrast=alone["target"])
+def test_a_decoded_target_leads_over_itself_by_nothing(post):
+    (alone,) = attributed(post, source=WORD)
+    (result,) = attributed(post, source=WORD, contrast=alone["target"])
     assert not blocks_of(result)["contrast"].any()
     assert (result["contrast"]["first"], result["contrast"]["lead"]) == (None, [0, 0])
     swapped = {"source": WORD, "target": FOIL, "contrast": TARGET}
@@ -317,6 +316,25 @@ def test_what_cannot_be_attributed_is_refused(post, body, status, pointer, said)
     found, problem = post("/v1/attribution", **body)
     assert (found, problem["errors"][0]["pointer"]) == (status, pointer)
     assert said in problem["detail"]
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_a_given_target_must_have_another_foil_than_itself(post, as_ids):
+    """Each is named by its place; in a partial request, the other pairs are answered."""
+    foil = "R EH1 D"
+    if as_ids:
+        foil = post("/v1/tokenize", text=foil, side="target")[1]["results"][0]["token_ids"]
+    body = {"source": ["read", "read"], "target": ["R IY1 D", "R EH1 D"], "contrast": [foil, foil]}
+    status, problem = post("/v1/attribution", **body)
+    assert (status, [each["pointer"] for each in problem["errors"]]) == (422, ["/contrast/1"])
+    assert "is the target itself: send another one" in problem["detail"]
+    first, second = attributed(post, **body, partial=True)
+    assert first["contrast"]["first"] == 1
+    assert second["problem"]["status"] == 422
+    single = {"source": "read", "target": "R EH1 D", "contrast": "R EH1 D"}
+    assert post("/v1/attribution", **single)[1]["errors"][0]["pointer"] == "/contrast"
+    (alone,) = attributed(post, source=["read"], target=["D"], contrast=["D"], partial=True)
+    assert alone["problem"]["status"] == 422
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ class Counting:
     def has_text(self, text):
         return self.inner.has_text(text)
 
-    def encode(self, text, pointer):
+    def encode(self, text, pointer, placed=False):
         self.lengths[len(text)] += 1
-        return self.inner.encode(text, pointer)
+        return self.inner.encode(text, pointer, placed=placed)
 
     @property
     def read(self):

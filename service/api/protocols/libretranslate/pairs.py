@@ -30,13 +30,16 @@ class Pairs(NamedTuple):
 def pairs_of(models: Iterable[Model]) -> list[Pairs]:
     """Return the models that have target languages.
 
-    One that takes no source language translates from AUTO.
+    One that is told no source language translates from AUTO, and from any that it lists if these
+    are several.
     """
     found: list[Pairs] = []
     for model in models:
         languages = model.manifest.languages
         if languages.target:
-            found.append(Pairs(model, list(languages.source) or [AUTO], list(languages.target)))
+            told = len(languages.source) == 1 or any(languages.source.values())
+            sources = [*languages.source] if told else [AUTO, *languages.source]
+            found.append(Pairs(model, sources, list(languages.target)))
     return found
 
 
