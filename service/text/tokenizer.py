@@ -145,7 +145,7 @@ class Tokenizer:
         if not (self._generated or has_letters(text) or self._has_signs(encoding)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         before, after = self._prefix, self._suffix
-        return Tokens.of(
+        return Tokens(
             text,
             [*(token.id for token in before), *ids, *(token.id for token in after)],
             lambda: [*before, *close_gaps(text, encoding), *after],
@@ -200,7 +200,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, goes_on: bool = False) -> Tokens:
         """Return the text of ids, without special tokens, and the offsets of each token in it. A
         character that is incomplete at the end is cut off if the text `goes_on`."""
-        return Tokens.of(self._text(ids, goes_on), [*ids], lambda: self._place(ids))
+        return Tokens(self._text(ids, goes_on), [*ids], lambda: self._place(ids))
 
     def _text(self, ids: Sequence[int], goes_on: bool) -> str:
         """Return the text of ids, at once where that gives the same as the pieces do. It does not

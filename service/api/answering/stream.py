@@ -107,7 +107,7 @@ class Stream:
     async def _receive(self, queue: ProgressQueue) -> list[ProgressOf | None]:
         """Wait for progress and return all that is there, or some MOST_WRITTEN, to be sent
         together; return empty progress after PING_AFTER seconds. Raise DeadlineExceeded."""
-        left = self.call.deadline.left
+        left = self.call.left
         try:
             async with asyncio.timeout(min(PING_AFTER, left)):
                 received = [await queue.get()]

@@ -12,7 +12,7 @@ from collections import deque
 import pytest
 
 from service.errors import Overloaded
-from service.http.limits import SHORT_WAIT, Admission, Place
+from service.http.middleware.door import SHORT_WAIT, Admission, Place
 from service.pace import FEW
 from tests.service.http.asgi import WHOLE, answer, door_before
 
