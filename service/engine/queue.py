@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, zip_longest
 
@@ -47,22 +47,37 @@ class Waiting:
         return self.rows + self.coming
 
 
-def rows_before(rows: int, requests: Iterable[Waiting]) -> int:
-    """Return how many rows of these requests come before the last of `rows` of another."""
-    return sum(min(rows, each.all_rows) for each in requests)
+class Ahead:
+    """The requests before another one, with which it takes turns: their rows, when the last of each
+    must have been taken, and how many rows are taken until then."""
 
+    def __init__(self, requests: Sequence[Waiting] = ()) -> None:
+        self.rows = np.array([each.all_rows for each in requests], np.int64)
+        self._until = np.array([each.until for each in requests])
+        ordered = np.sort(self.rows)
+        sums, fewer = np.append(0, ordered.cumsum()), ordered.searchsorted(self.rows)
+        self._taken = sums[fewer] + self.rows * (len(ordered) - fewer)
 
-def delays(request: Waiting, earlier: Sequence[Waiting], row_seconds: float, now: float) -> bool:
-    """Return whether some earlier request would come too late because of this one, with which it
-    takes turns. A few rows are accepted nevertheless: each delays it by no more than a row."""
-    if request.all_rows <= FEW or not earlier:
-        return False
-    rows = np.array([each.all_rows for each in earlier])
-    left = np.array([each.until for each in earlier]) - now
-    taken = np.minimum.outer(rows, rows).sum(1)  # rows until the last of each is taken
-    then = taken + np.minimum(rows, request.all_rows)
-    in_time = row_seconds * taken <= left
-    return bool(np.any(in_time & (LATE * row_seconds * then > left)))
+    def rows_before(self, rows: int) -> int:
+        """Return how many of their rows come before the last of `rows` of another request."""
+        return int(np.minimum(self.rows, rows).sum())
+
+    def add(self, request: Waiting) -> None:
+        """Count a request that waits with them."""
+        shared = np.minimum(self.rows, request.all_rows)
+        own = request.all_rows + shared.sum()
+        self._taken = np.append(self._taken + shared, own)
+        self.rows = np.append(self.rows, request.all_rows)
+        self._until = np.append(self._until, request.until)
+
+    def is_delayed(self, request: Waiting, row_seconds: float, now: float) -> bool:
+        """Return whether one of them would come too late because of a request. A few rows are
+        accepted nevertheless: each delays it by no more than a row."""
+        if request.all_rows <= FEW or not len(self.rows):
+            return False
+        left, then = self._until - now, self._taken + np.minimum(self.rows, request.all_rows)
+        in_time = row_seconds * self._taken <= left
+        return bool(np.any(in_time & (LATE * row_seconds * then > left)))
 
 
 class Turns:
@@ -205,35 +220,34 @@ class Queue:
     def _check(self, request: Waiting, now: float) -> None:
         """Raise the refusal of a request that comes too late even after those that are abandoned
         have been removed."""
-        if self._pace.rate is None:
+        row_seconds = self._pace.wait(now, self._waiting.rows, 1)
+        if row_seconds is None:
             return  # any is accepted while no rate is known
-        refusal = self._refusal(request, self._waiting.earlier(request.since), now)
-        if refusal:
+        ahead = Ahead(self._waiting.earlier(request.since))
+        if self._refusal(request, ahead, row_seconds, now):
             self._waiting.remove_abandoned()
-            refusal = self._refusal(request, self._waiting.earlier(request.since), now)
-        if refusal:
-            raise refusal
+            ahead = Ahead(self._waiting.earlier(request.since))
+            if refusal := self._refusal(request, ahead, row_seconds, now):
+                raise refusal
 
     def _refusal(
-        self, request: Waiting, earlier: Sequence[Waiting], now: float
+        self, request: Waiting, ahead: Ahead, row_seconds: float, now: float
     ) -> HeedError | None:
         """Return what a request is told if the last of its rows would be taken too late after those
-        of `earlier` ones, or would make one of these too late, at the rate at which rows were taken
-        lately. Return None if it can be accepted, as any while no rate is known.
+        `ahead`, or would make one of these too late, at the rate at which rows were taken lately.
+        Return None if it can be accepted.
 
         There is a margin, unless none is before it: then it is refused only if it takes too long
         even alone.
         """
         rows, left = request.all_rows, request.until - now
-        alone = self._pace.wait(now, self._waiting.rows, rows)
-        if alone is None:
-            return None
-        before = rows_before(rows, earlier)
-        wait = alone * (1 + before / rows) * (LATE if before else 1)
-        if wait <= left and not delays(request, earlier, alone / rows, now):
+        alone = row_seconds * rows
+        before = ahead.rows_before(rows)
+        wait = row_seconds * (rows + before) * (LATE if before else 1)
+        if wait <= left and not ahead.is_delayed(request, row_seconds, now):
             return None
         of_rows = "rows (sources, times their beams or samples)"
-        others = sum(each.all_rows for each in earlier)
+        others = ahead.rows.sum()
         if wait <= left:
             return refuse(
                 f"{others} {of_rows} wait already, and {rows} more would make some of them late",
@@ -258,16 +272,18 @@ class Queue:
         They were accepted when no rate was known, or it was higher. Since requests take turns, all
         would otherwise come too late together, after all the work on them.
         """
-        everything = self._pace.wait(now, self._waiting.rows, self._waiting.all_rows) or 0.0
-        if now + LATE * everything <= self._waiting.soonest:
+        row_seconds = self._pace.wait(now, self._waiting.rows, 1)
+        if row_seconds is None:
             return
-        kept: list[Waiting] = []
+        if now + LATE * row_seconds * self._waiting.all_rows <= self._waiting.soonest:
+            return
+        kept = Ahead()
         for each in self._waiting.in_order_of_arrival():
-            if refusal := self._refusal(each, kept, now):
+            if refusal := self._refusal(each, kept, row_seconds, now):
                 for job in each.jobs:
                     job.finish(refusal)
             else:
-                kept.append(each)
+                kept.add(each)
         self._waiting.remove_abandoned()
 
     def take(self, worker: int, running: Sequence[Job], *, busy: bool) -> list[Job] | None:

@@ -112,8 +112,11 @@ class Tokenizer:
         none of these, anything but white space."""
         return has_letters(text) if self._knows_letters else bool(text.strip())
 
-    def encode(self, text: str, pointer: str, *, known: bool = False) -> Tokens:
-        """Tokenize a text. With `known`, also refuse text that the model reads as unknown.
+    def encode(
+        self, text: str, pointer: str, *, known: bool = False, placed: bool = False
+    ) -> Tokens:
+        """Tokenize a text. With `known`, also refuse text that the model reads as unknown. With
+        `placed`, make the tokens now, which otherwise takes as long again when they are read.
 
         Raise Invalid if the text has no token, has characters outside the vocabulary, is not
         Unicode, or begins with the name of a language token; TooLarge beyond the limit.
@@ -144,12 +147,20 @@ class Tokenizer:
             raise Invalid.of([unknown_fault(pointer, text, encoding, refused, advice)])
         if not (self._generated or has_letters(text) or self._has_signs(encoding)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
+        return self._tokens_of(text, ids, encoding if placed else None)
+
+    def _tokens_of(self, text: str, ids: list[int], encoding: Encoding | None) -> Tokens:
+        """Return a text with these ids. A request would keep the 130 bytes a token that an encoding
+        takes: without one, the text is encoded again if the tokens are read."""
         before, after = self._prefix, self._suffix
-        return Tokens(
-            text,
-            [*(token.id for token in before), *ids, *(token.id for token in after)],
-            lambda: [*before, *close_gaps(text, encoding), *after],
-        )
+
+        def place(encoding: Encoding) -> list[Token]:
+            return [*before, *close_gaps(text, encoding), *after]
+
+        if encoding:
+            return Tokens.of(text, place(encoding))
+        whole = [*(token.id for token in before), *ids, *(token.id for token in after)]
+        return Tokens(text, whole, lambda: place(self._encode(text)))
 
     def cut(self, text: str, room: int) -> str:
         """Return the longest beginning of a text that takes at most `room` tokens. A text that the

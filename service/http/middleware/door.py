@@ -99,8 +99,9 @@ class Admission:
     """Counts the requests in progress and decides whether one more can be accepted.
 
     A request is in progress until its answer begins: nobody waits for what is only read. Nor does
-    a new request wait for those that all of the last FEW completed ones have overtaken: large ones,
-    which take turns with it. Requests that wait for memory are not in progress either.
+    a new request wait for as many as one of the last FEW completed ones has overtaken: large ones,
+    which take turns with it. If it is large itself, the queue of its model refuses it, which knows
+    rows. Requests that wait for memory are not in progress either.
 
     Up to `most` requests may be in progress if they will be completed within `timeout` seconds;
     more if they will be within SHORT_WAIT seconds and one was within the last RECENT seconds.
@@ -134,7 +135,7 @@ class Admission:
         if inside < self.most:
             if wait is None or wait <= limit:
                 return None
-            ahead = max(0, inside - min(self.overtaken, default=0))
+            ahead = max(0, inside - max(self.overtaken, default=0))
             wait *= ahead / inside
             return None if wait <= limit else wait - limit
         moves = now - self.pace.completed <= RECENT

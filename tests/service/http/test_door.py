@@ -182,6 +182,17 @@ def test_words_are_accepted_alongside_requests_that_they_overtake(stuck):
     assert simulation.admission.inside == 0
 
 
+def test_words_are_accepted_though_large_requests_are_completed_now_and_then():
+    """These overtake nobody, and are many times slower than the words between them."""
+    simulation = Simulation(capacity=1000)
+    large = deque(Place(simulation.admission) for _ in range(40))
+    for _ in range(60):
+        large.popleft().leave(completed=True)
+        large.append(Place(simulation.admission))
+        simulation.run(0.4, 8)
+    assert not simulation.refused
+
+
 def test_requests_in_their_order_are_not_taken_for_overtaken_ones():
     """Twenty seconds of work are before each: one that has ten would come too late."""
     simulation = Simulation(capacity=10, timeout=60.0)
