@@ -95,8 +95,8 @@ class StreamedToken(EventPlace):
 
     hypothesis: int = Field(description="Which hypothesis of the result, counted from 0.")
     text: str = Field(
-        description="What the token adds to the text of the hypothesis; the first one also adds"
-        " target_prefix."
+        description="What the token adds to the text of the hypothesis: a character of several"
+        " tokens comes with the last of them. The first token also adds target_prefix."
     )
     token: str = Field(description="The token as written in the vocabulary.")
     token_id: int = Field(description="Its id in the vocabulary.")
