@@ -12,7 +12,7 @@ PATIENCE = 120.0  # seconds, twice what the service may take
 class Client:
     """Connections to one server, each of which carries one request at a time.
 
-    Words are decoded to at most `new_tokens` tokens. Leaving the context closes the connections.
+    Texts are decoded to at most `new_tokens` tokens. Leaving the context closes the connections.
     """
 
     def __init__(self, port: int, new_tokens: int) -> None:
@@ -29,16 +29,16 @@ class Client:
             with contextlib.suppress(ConnectionError):  # the server has closed it
                 await writer.wait_closed()
 
-    async def decode(self, word: str) -> None:
+    async def decode(self, text: str) -> None:
         """Wait for the whole answer. Raise ConnectionError unless its status is 200."""
-        reader, writer, headers = await self._send(word)
+        reader, writer, headers = await self._send(text)
         (length,) = (line for line in headers if line.startswith(b"content-length:"))
         await reader.readexactly(int(length.partition(b":")[2]))
         self._idle.append((reader, writer))
 
-    async def stream(self, word: str) -> list[float]:
+    async def stream(self, text: str) -> list[float]:
         """Return when each token came. Raise ConnectionError unless the answer is 200."""
-        reader, writer, _ = await self._send(word, stream=True)
+        reader, writer, _ = await self._send(text, stream=True)
         moments: list[float] = []
         while (line := await reader.readline()) != b"0\r\n":  # the last chunk is empty
             if line.startswith(b"event: token"):
@@ -48,10 +48,10 @@ class Client:
         return moments
 
     async def _send(
-        self, word: str, stream: bool = False
+        self, text: str, stream: bool = False
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, list[bytes]]:
         """Return the connection, with the body still to be read, and the headers."""
-        wanted = {"source": word, "stream": stream, "max_new_tokens": self._new_tokens}
+        wanted = {"source": text, "stream": stream, "max_new_tokens": self._new_tokens}
         body = json.dumps(wanted).encode()
         head = (
             "POST /v1/decode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -1,7 +1,8 @@
 """HTTP load on two servers: Heed, and CTranslate2 behind the same application.
 
-Requests of one word arrive at random times (a Poisson process), whether or not earlier ones have
-been answered. A latency starts at the arrival, so that it includes waiting for a connection.
+Requests of one word, or of one sentence, arrive at random times (a Poisson process), whether or not
+earlier ones have been answered. A latency starts at the arrival, so that it includes waiting for a
+connection.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.kit.http_client import Client
 from benchmarks.kit.process import Call, Running
@@ -37,28 +38,28 @@ MOST = 4000  # requests in progress: none is refused, so that each latency count
 TURNS = 4
 CONNECTIONS = 32  # connections used to find how much a server can answer
 WORDS = (Path(__file__).parents[2] / "tests" / "words.txt").read_text().split()
+Ports = Mapping[Server, int]
 T = TypeVar("T")
+
+
+class Asked(NamedTuple):
+    """What requests send: one of these texts, to be decoded to so many tokens."""
+
+    texts: Sequence[str]
+    new_tokens: int
+
+
+ONE_WORD = Asked(WORDS, NEW_TOKENS)
 
 
 def measure_load(folder: Path, seconds: float, shares: Sequence[float] = SHARES) -> Load:
     """Measure each load for `seconds` on each server. `write_models` has written `folder`."""
-    translating = partial(Supervisor, open_engine=Translating)
-    with (
-        serving(folder / "heed", max_requests=MOST) as ours,
-        serving(folder / "heed", translating, max_requests=MOST) as theirs,
-    ):
-        ports: dict[Server, int] = {"Heed": ours, "CTranslate2": theirs}
-        saturation: dict[Server, float] = {
-            name: len(latencies) / seconds
-            for name, latencies in alternate(ports, seconds, CONNECTIONS).items()
-        }
+    with both_served(folder) as ports:
+        saturation = measure_saturation(ports, seconds)
         slower = min(saturation.values())
         loads = [measure_share(ports, seconds, share, slower) for share in shares]
-        streams = measure_streams(ours, seconds)
-        alone: dict[Server, float] = {
-            name: 1000 * statistics.median(latencies)
-            for name, latencies in alternate(ports, seconds, 1).items()
-        }
+        streams = measure_streams(ports["Heed"], seconds)
+        alone = measure_alone(ports, seconds)
     return {
         "subject": SUBJECT,
         "saturation": saturation,
@@ -69,8 +70,32 @@ def measure_load(folder: Path, seconds: float, shares: Sequence[float] = SHARES)
     }
 
 
+@contextmanager
+def both_served(folder: Path) -> Generator[Ports]:
+    translating = partial(Supervisor, open_engine=Translating)
+    with (
+        serving(folder / "heed", max_requests=MOST) as ours,
+        serving(folder / "heed", translating, max_requests=MOST) as theirs,
+    ):
+        yield {"Heed": ours, "CTranslate2": theirs}
+
+
+def measure_saturation(
+    ports: Ports, seconds: float, asked: Asked = ONE_WORD
+) -> dict[Server, float]:
+    """Return how many requests a second each server can answer."""
+    latencies = alternate(ports, seconds, CONNECTIONS, asked)
+    return {name: len(each) / seconds for name, each in latencies.items()}
+
+
+def measure_alone(ports: Ports, seconds: float, asked: Asked = ONE_WORD) -> dict[Server, float]:
+    """Return the median milliseconds of a request on a connection that no other works beside."""
+    latencies = alternate(ports, seconds, 1, asked)
+    return {name: 1000 * statistics.median(each) for name, each in latencies.items()}
+
+
 def alternate(
-    ports: Mapping[Server, int], seconds: float, connections: int
+    ports: Ports, seconds: float, connections: int, asked: Asked
 ) -> dict[Server, list[float]]:
     """Return the latencies of a closed loop on each server.
 
@@ -80,19 +105,20 @@ def alternate(
     latencies: dict[Server, list[float]] = {name: [] for name in ports}
     for _ in range(TURNS):
         for name, port in ports.items():
-            run_without_pauses(
-                closed_loop(port, min(0.3, seconds / TURNS), connections)
-            )  # warms up
-            latencies[name] += run_without_pauses(closed_loop(port, seconds / TURNS, connections))
+            for lasts in (min(0.3, seconds / TURNS), seconds / TURNS):  # the first warms up
+                found = run_without_pauses(closed_loop(port, lasts, connections, asked))
+            latencies[name] += found
     return latencies
 
 
-def measure_share(ports: dict[Server, int], seconds: float, share: float, slower: float) -> LoadRow:
+def measure_share(
+    ports: Ports, seconds: float, share: float, slower: float, asked: Asked = ONE_WORD
+) -> LoadRow:
     rate = share * slower
     return {
         "share": share,
-        "Heed": run_without_pauses(open_loop(ports["Heed"], seconds, rate)),
-        "CTranslate2": run_without_pauses(open_loop(ports["CTranslate2"], seconds, rate)),
+        "Heed": run_without_pauses(open_loop(ports["Heed"], seconds, rate, asked)),
+        "CTranslate2": run_without_pauses(open_loop(ports["CTranslate2"], seconds, rate, asked)),
     }
 
 
@@ -139,17 +165,17 @@ def without_pauses() -> Generator[None]:
 
 
 async def closed_loop(
-    port: int, seconds: float, connections: int, *, stream: bool = False
+    port: int, seconds: float, connections: int, asked: Asked = ONE_WORD, *, stream: bool = False
 ) -> list[float]:
     """Return the seconds of each answer. Each connection asks again as soon as it is answered."""
     random_, until = random.Random(0), time.perf_counter() + seconds
     latencies: list[float] = []
-    async with Client(port, NEW_TOKENS) as client:
+    async with Client(port, asked.new_tokens) as client:
         ask = client.stream if stream else client.decode
 
         async def ask_again() -> None:
             while (started := time.perf_counter()) < until:
-                await ask(random_.choice(WORDS))
+                await ask(random_.choice(asked.texts))
                 answered = time.perf_counter()
                 if answered < until:  # later answers would count in a rate over `seconds`
                     latencies.append(answered - started)
@@ -164,26 +190,27 @@ async def arrive(
     ask: Callable[[str, float], Coroutine[Any, Any, None]],
     seconds: float,
     rate: float,
+    texts: Sequence[str],
 ) -> None:
-    """Start `rate` requests a second; each gets a word and the moment of its arrival."""
+    """Start `rate` requests a second; each gets a text and the moment of its arrival."""
     random_, arrival = random.Random(1), 0.0
     started = time.perf_counter()
     async with asyncio.TaskGroup() as group:
         while (arrival := arrival + random_.expovariate(rate)) < seconds:
             await asyncio.sleep(max(0.0, started + arrival - time.perf_counter()))
-            group.create_task(ask(random_.choice(WORDS), started + arrival))
+            group.create_task(ask(random_.choice(texts), started + arrival))
 
 
-async def open_loop(port: int, seconds: float, rate: float) -> OpenLoop:
+async def open_loop(port: int, seconds: float, rate: float, asked: Asked) -> OpenLoop:
     latencies: list[float] = []
-    async with Client(port, NEW_TOKENS) as client:
+    async with Client(port, asked.new_tokens) as client:
 
-        async def ask(word: str, arrived: float) -> None:
-            await client.decode(word)
+        async def ask(text: str, arrived: float) -> None:
+            await client.decode(text)
             latencies.append(time.perf_counter() - arrived)
 
         started = time.perf_counter()
-        await arrive(ask, seconds, rate)
+        await arrive(ask, seconds, rate, asked.texts)
         throughput = len(latencies) / (time.perf_counter() - started)
     return {"rate": rate, "throughput": throughput, **percentiles(latencies)}
 
@@ -199,7 +226,7 @@ async def open_streams(port: int, seconds: float, rate: float) -> tuple[list[flo
             first.append(moments[0] - arrived)
             gaps.extend(later - sooner for sooner, later in pairwise(moments))
 
-        await arrive(ask, seconds, rate)
+        await arrive(ask, seconds, rate, WORDS)
     return first, gaps
 
 

@@ -1,6 +1,7 @@
 """Write docs/performance.json, the numbers of a run, and docs/performance.md, which shows them."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +15,7 @@ from benchmarks.kit.results import (
     Conversion,
     LengthRow,
     Load,
+    LoadRow,
     Results,
     Serving,
 )
@@ -219,18 +221,18 @@ def render_load(results: Load) -> str:
     alone = (f"{name} {results['one_connection_ms'][name]:.2f}" for name in SERVERS)
     return (
         LOAD.format(subject=results["subject"], saturation=", ".join(rates))
-        + load_table(results)
+        + load_table(results["loads"])
         + ONE_CONNECTION.format(servers=", ".join(alone), engine=results["engine_ms"])
         + STREAMS.format(**results["streams"])
     )
 
 
-def load_table(results: Load) -> str:
+def load_table(loads: Sequence[LoadRow]) -> str:
     columns = ["load", "requests/s"]
     for name in SERVERS:
         columns += [f"{name} p50", "p99", "answers/s"]
     rows: list[list[str]] = []
-    for row in results["loads"]:
+    for row in loads:
         cells = [f"{row['share']:.0%}", f"{row['Heed']['rate']:.0f}"]
         for name in SERVERS:
             found = row[name]

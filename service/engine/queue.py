@@ -151,6 +151,8 @@ class Turns:
         return job
 
     def remove_abandoned(self) -> None:
+        if not any(job.abandoned for each in self._requests for job in each.jobs):
+            return
         for each in self._requests:
             each.jobs = deque(job for job in each.jobs if not job.abandoned)
             each.rows = sum(job.rows for job in each.jobs)

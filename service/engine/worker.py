@@ -127,8 +127,8 @@ class Worker:
         """Return the jobs to encode now: none if they are few and more will have room after some
         steps. To encode a few takes nearly as long as to encode ENOUGH. No new request waits for
         that."""
-        if newcomers is None:
-            return None
+        if not newcomers and (newcomers is None or not self._held):
+            return newcomers
         waiting = [*self._held, *newcomers]
         sizes = [PassSize(job.size.source, 0) for job in waiting]
         count = self._scheduler.one_pass(sizes, delays=bool(running))

@@ -128,16 +128,15 @@ class Cache:
         self.position = np.concatenate([self.position, starts])
 
     def reorder(self, parents: IntArray) -> None:
-        """Let row r continue row parents[r] of the same source; parents (R,)."""
+        """Let row r continue row parents[r] of the same source, which is as long; parents (R,)."""
         self._move_rows(parents)
-        self.position = self.position[parents]
 
     def compact(self, keep: IntArray) -> None:
         """Keep only these sources, in this order."""
         rows = (keep[:, None] * self.rows_per_source + np.arange(self.rows_per_source)).ravel()
         if len(keep):
             self._move_rows(rows)
-            move(self._cross, keep, None)
+            move(self._cross, keep, self.source_length.max())
             self.source_length[: len(keep)] = self.source_length[keep]
         if self.outputs and self.outputs.compact(keep):
             self.bindings = {}
@@ -208,7 +207,7 @@ def resized(array: CacheArray, rows: int, length: int, used: int) -> CacheArray:
     return new
 
 
-def move(arrays: Sequence[CacheArray], order: IntArray, length: int | None) -> None:
+def move(arrays: Sequence[CacheArray], order: IntArray, length: int) -> None:
     """Replace each row i (axis 1) by row order[i], in the first `length` positions, in place.
 
     Rows that stay are not copied.

@@ -255,10 +255,13 @@ class BeamSearch:
         self._count = (1 + len(eos_ids)) * rows_per_source
         self._detokenize = detokenize
         self._states: list[BeamState] = []
+        self._ruled: list[BeamState] = []  # those that need more than their best continuations
 
     @property
     def needed(self) -> Needed:
-        ruled = [state for state in self._states if not state.rules.plain]
+        if not self._ruled:
+            return Needed(self._count, logits=False)
+        ruled = self._ruled
         counts = (state.rules.candidates(len(state.steps)) for state in ruled)
         logits = any(state.rules.reads_logits for state in ruled)
         return Needed.of(self._count, counts, logits)
@@ -276,13 +279,14 @@ class BeamSearch:
             if rules.phrases:
                 banks = Banks(rules.phrases, each.target_prefix, self._rows_per_source)
             self._states.append(BeamState(each, rules, len(forced), prefix, totals, banks))
+        self._find_ruled()
 
     def advance(self, candidates: Candidates) -> Step:
         token_ids: list[int] = []
         parents: list[int] = []
         ended: list[int] = []
         ranked: Iterable[Iterable[Beam]] = [()] * len(self._states)
-        if any(state.rules.plain for state in self._states):
+        if len(self._ruled) < len(self._states):
             ranked = self._continuations(candidates)
         for source, (state, best) in enumerate(zip(self._states, ranked, strict=True)):
             first_row = source * self._rows_per_source
@@ -340,3 +344,7 @@ class BeamSearch:
 
     def compact(self, keep: IntArray) -> None:
         self._states = [self._states[source] for source in keep.tolist()]
+        self._find_ruled()
+
+    def _find_ruled(self) -> None:
+        self._ruled = [state for state in self._states if not state.rules.plain]

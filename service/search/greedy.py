@@ -25,6 +25,8 @@ from service.search.protocol import (
 from service.search.rules import Rules, entropy, rules_of
 from service.search.sampling import draw
 
+BEST = Needed(1, logits=False)
+
 
 @dataclass(slots=True)
 class Sequence:
@@ -106,10 +108,13 @@ class GreedySearch:
         self._eos_ids = eos_ids
         self._detokenize = detokenize
         self._sequences: list[Sequence] = []  # (R,): those of a source lie together
+        self._ruled: list[Sequence] = []  # those that need more than the best token
 
     @property
     def needed(self) -> Needed:
-        ruled = [sequence for sequence in self._sequences if not sequence.rules.plain]
+        if not self._ruled:
+            return BEST
+        ruled = self._ruled
         counts = (each.rules.candidates(len(each.token_ids)) for each in ruled)
         return Needed.of(1, counts, any(each.rules.reads_logits for each in ruled))
 
@@ -126,6 +131,7 @@ class GreedySearch:
                 random = np.random.default_rng([each.seed, sample]) if each.samples else None
                 prefix = [*forced, *each.target_prefix]
                 self._sequences.append(Sequence(each, rules, random, len(forced), prefix))
+        self._find_ruled()
 
     def advance(self, candidates: Candidates) -> Step:
         token_ids = candidates.ids[:, 0].tolist()  # (R,): the best of each row
@@ -135,10 +141,13 @@ class GreedySearch:
                 sequence.append(token_ids[row], log_probs[row], self._eos_ids)
             else:
                 token_ids[row] = self._next_token(sequence, candidates, row)
-        # Sets, since arrays take longer for a few rows
-        width, sequences = self._rows_per_source, self._sequences
-        live = {row // width for row, each in enumerate(sequences) if not each.finish_reason}
-        ended = sorted(set(range(len(sequences) // width)) - live)
+        # Lists, since arrays take longer for a few rows
+        width, over = self._rows_per_source, [bool(each.finish_reason) for each in self._sequences]
+        ended: list[int] = []
+        if True in over:
+            ended = [
+                row // width for row in range(0, len(over), width) if all(over[row : row + width])
+            ]
         return Step(np.array(token_ids), None, ended)
 
     def _next_token(self, sequence: Sequence, candidates: Candidates, row: int) -> int:
@@ -165,6 +174,10 @@ class GreedySearch:
         width, sequences = self._rows_per_source, self._sequences
         rows = (keep[:, None] * width + np.arange(width)).ravel().tolist()
         self._sequences = [sequences[row] for row in rows]
+        self._find_ruled()
+
+    def _find_ruled(self) -> None:
+        self._ruled = [each for each in self._sequences if not each.rules.plain]
 
     def _of(self, source: int) -> list[Sequence]:
         first_row = source * self._rows_per_source

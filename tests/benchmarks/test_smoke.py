@@ -28,6 +28,7 @@ from benchmarks.kit.serving import serving
 from benchmarks.kit.systems import ctranslate2_systems, heed_system
 from benchmarks.load import fairness, mixed_requests, overload, worst
 from benchmarks.load.load import WORDS, measure_load
+from benchmarks.load.sentences import with_words
 from benchmarks.pronunciation import accuracy
 from benchmarks.run import PARTS, SHORT, Plan, add_part, check, measure
 from benchmarks.speed import attention, cells, checkpoints, gpu, operators
@@ -166,6 +167,14 @@ def test_load(folder):
     assert min(found["saturation"].values()) > 0
     (row,) = found["loads"]
     assert row["Heed"]["rate"] == row["CTranslate2"]["rate"] > 0
+
+
+def test_each_word_of_a_sentence_is_a_token():
+    texts = ["Why is it so?", "So it is."]
+    trained = with_words(LETTERS, texts)
+    read = [trained.source_tokenizer.encode(text).tokens for text in texts]
+    assert read == [["Why", "is", "it", "so?"], ["So", "it", "is."]]
+    assert trained.source_tokenizer.get_vocab_size() == LETTERS.source_vocab_size
 
 
 def test_overload(monkeypatch):
