@@ -3,7 +3,7 @@
 Every text is decoded by plain beam search, and with two words that its target must contain. The
 words come from its plain target and from the targets of a wider search, so that they fit the text.
 The two searches take turns, and the CPU seconds of the whole process count: of reading a request,
-decoding and answering it.
+decoding and answering it. The model remembers the phrases from the round that does not count.
 """
 
 import asyncio

@@ -4,6 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from model.network.config import TransformerConfig
 
 Slot = Literal["source_language", "target_language"]
@@ -23,6 +26,20 @@ GREEDY: dict[str, Any] = {  # the decoding options of greedy search
     "repetition_penalty": 1.0,
     "suppress_tokens": [],
 }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shortlists:
+    """The tokens that targets may have: `always`, and those of each token s of the source,
+    tokens[offsets[s]] to tokens[offsets[s + 1] - 1]."""
+
+    offsets: NDArray[np.int64]  # (source vocabulary + 1,)
+    tokens: NDArray[np.int64]  # (N,)
+    always: NDArray[np.int64]
+
+    def of(self, source: Sequence[int]) -> set[int]:
+        lists = (self.tokens[self.offsets[each] : self.offsets[each + 1]] for each in source)
+        return {*self.always.tolist()}.union(*(each.tolist() for each in lists))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +67,7 @@ class Usage:
     origin: dict[str, Any] = field(default_factory=dict[str, Any])
     guided: tuple[int, int] | None = None
     surely_guided: bool = True
+    shortlists: Shortlists | None = None
 
 
 def plain_usage(config: TransformerConfig, unknown_id: int | None) -> Usage:

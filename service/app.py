@@ -41,14 +41,13 @@ from service.api.protocols.libretranslate import routes as libretranslate
 from service.api.protocols.open_inference import routes as open_inference
 from service.api.reading.call import Service
 from service.errors import HeedError
-from service.http.limits import Admission, Budget
+from service.http.limits import Budget
 from service.http.messages import docs
 from service.http.messages.prefix import RootPrefix, check_prefix, path_of
 from service.http.messages.problems import Paths, answer_heed_error, answer_http_exception
 from service.http.middleware.answers import Errors, Negotiation
 from service.http.middleware.cors import Cors
-from service.http.middleware.door import Door, RequestLimits
-from service.http.middleware.hosts import HostCheck, hosts_of
+from service.http.middleware.door import Admission, Door, HostCheck, RequestLimits, hosts_of
 from service.http.middleware.keys import KeyCheck, Keys, read_admin_key, read_keys
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe

@@ -1,7 +1,8 @@
-"""python -m tests.write_move: write service/runtime/move_{float16,float32}.onnx.
+"""python -m tests.write_move: write service/runtime/{move_float16,move_float32,finite}.onnx.
 
-They move the rows of a KV cache in the memory of a device. service/runtime/device_cache.py runs
-them, and tests/service/runtime/test_caches.py compares them with NumPy.
+The first two move the rows of a KV cache in the memory of a device, and the last tells whether
+numbers there are finite. service/runtime/device_cache.py and device_encoder.py run them, and
+tests/service/runtime/test_caches.py compares them with NumPy.
 """
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from service.runtime.device_cache import MOVE
+from service.runtime.device_encoder import FINITE
 
 ROWS, LENGTH = 1, 3  # axes of (L, R, H, T, D)
 
@@ -61,7 +63,21 @@ def move_graph(element):
         numpy_helper.from_array(np.array(value, np.int64), name)
         for name, value in constants.items()
     ]
-    graph = helper.make_graph([node], "move", inputs, outputs, initializers)
+    return checked(helper.make_graph([node], "move", inputs, outputs, initializers))
+
+
+def finite_graph():
+    """Return the sum of each number minus itself: 0 if all are finite, else NaN."""
+    numbers = helper.make_tensor_value_info("numbers", TensorProto.FLOAT, ["B", "S", "M"])
+    zero = helper.make_tensor_value_info("zero", TensorProto.FLOAT, [])
+    nodes = [
+        helper.make_node("Sub", ["numbers", "numbers"], ["differences"]),
+        helper.make_node("ReduceSum", ["differences"], ["zero"], keepdims=0),
+    ]
+    return checked(helper.make_graph(nodes, "finite", [numbers], [zero]))
+
+
+def checked(graph):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.checker.check_model(model, full_check=True)
     return model
@@ -70,3 +86,4 @@ def move_graph(element):
 if __name__ == "__main__":
     for dtype, path in MOVE.items():
         onnx.save(move_graph(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))), path)
+    onnx.save(finite_graph(), FINITE)

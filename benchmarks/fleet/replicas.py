@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 from random import Random
 
-from service.http.limits import Admission, Place
+from service.http.middleware.door import Admission, Place
 
 TRIES, RETRY = 4, 1.0  # how often a client sends a request, and seconds before it sends it again
 TIMEOUT = 60.0  # seconds that a request may take, as HEED_TIMEOUT

@@ -14,6 +14,7 @@ from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.export.checks.parity import parity
 from model.export.checks.samples import IdPairs, samples
 from model.export.files.manifest import (
+    SHORTLISTS,
     Card,
     Precision,
     check_examples,
@@ -29,7 +30,8 @@ from model.export.files.weights import (
     int8_sources,
 )
 from model.export.files.work_folder import replacement
-from model.export.graphs.wrappers import export_graphs, save_graph
+from model.export.graphs.shortlisted import SHORTLISTED
+from model.export.graphs.wrappers import GRAPHS, export_graphs, save_graph
 from model.export.precision.calibrate import Calibration, calibrate
 from model.export.precision.choose import ON_RANDOM_IDS, ON_TEXTS
 from model.export.precision.half import halve
@@ -37,6 +39,7 @@ from model.export.precision.half_range import check_half_range
 from model.export.precision.quantize import quantize
 from model.network.config import InputError
 from model.network.transformer import Transformer
+from model.usage import Shortlists
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 Prove = Callable[[Path, str], tuple[TrainedModel, Card]]
@@ -124,12 +127,25 @@ def write_model(
         progress(summary)
         writers.append(write_int8(model, bundle / "int8", found))
     names = " and ".join(precision.folders)
+    shortlists = trained.usage.shortlists if trained.usage else None
+    if shortlists is not None:
+        write_shortlists(shortlists, bundle)
+    graphs = GRAPHS if shortlists is None else GRAPHS | SHORTLISTED
     for name, proto in export_graphs(
-        model, lambda graph: progress(f"exporting {graph}, at {names}")
+        model, lambda graph: progress(f"exporting {graph}, at {names}"), graphs
     ):
         for save in writers:
             save(name, copy_of(proto))
     return summary
+
+
+def write_shortlists(shortlists: Shortlists, bundle: Path) -> None:
+    arrays = {
+        "offsets": shortlists.offsets,
+        "tokens": shortlists.tokens.astype(np.int32),
+        "always": shortlists.always.astype(np.int32),
+    }
+    np.savez_compressed(bundle / SHORTLISTS, allow_pickle=False, **arrays)
 
 
 def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> SaveGraph:
@@ -154,6 +170,8 @@ def write_fp16(model: Transformer, folder: Path, pairs: IdPairs) -> SaveGraph:
     stored = write_tensors(folder / WEIGHTS, sources)
 
     def save(name: str, proto: onnx.ModelProto) -> None:
+        if name in SHORTLISTED:  # a GPU scores all tokens
+            return
         halve(proto, {each for each, found in stored.items() if found.dtype is torch.float16})
         refer_to(proto.graph, WEIGHTS, stored, cast=False)
         save_graph(proto, folder / f"{name}.onnx")

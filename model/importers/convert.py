@@ -36,6 +36,7 @@ from model.importers.proofs.networks import (
     versions,
 )
 from model.importers.proofs.proof import LEFT_OUT, Proof, as_text
+from model.importers.proofs.shortlists import count_listed
 from model.importers.proofs.texts import Reader, read_texts
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.proofs.versions import describe_differences
@@ -125,7 +126,10 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
         proofs.append(prove_expected(model, reader, target, texts.start, options.expected))
         raise_failed(proofs)
     progress("decoding texts, for int8 and the proofs of the graphs")
-    measured, proved = halves(decode(model, texts.sources, texts.start, texts.longest))
+    pairs = decode(model, texts.sources, texts.start, texts.longest)
+    measured, proved = halves(pairs)
+    if usage.shortlists is not None:
+        proofs.append(count_listed(usage.shortlists, pairs, len(texts.start)))
     packages, hashes = versions(*PACKAGES), hash_files(folder)
     trained = TrainedModel(
         model, vocabularies.source.tokenizer, vocabularies.target.tokenizer, usage, measured

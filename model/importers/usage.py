@@ -1,10 +1,20 @@
 """Read how a checkpoint is used: the ids around its texts, its languages, how it decodes."""
 
+from dataclasses import replace
+
+import numpy as np
+
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation, check_lengths, marian_decoding
 from model.importers.description import read_description
 from model.importers.fields import eos_ids, start_id
 from model.importers.files.container import GUIDED
+from model.importers.files.marian import find_vocabularies
+from model.importers.files.shortlist_file import (
+    find_shortlists,
+    read_shortlists,
+    with_own_tokens,
+)
 from model.importers.framing import (
     SOURCE_SLOT,
     TARGET_SLOT,
@@ -20,7 +30,7 @@ from model.importers.tokenizers.marian import EOS, UNKNOWN
 from model.importers.tokenizers.own import refused_unknown
 from model.importers.vocabularies import Vocabularies
 from model.network.config import InputError, TransformerConfig
-from model.usage import Codes, Usage
+from model.usage import Codes, Shortlists, Usage
 
 
 def read_usage(
@@ -100,7 +110,19 @@ def read_marian_usage(
         compose=compose,
         guided=(guided_layer(checkpoint), 0),
         surely_guided=GUIDED in checkpoint.config["file"],
+        shortlists=read_marian_shortlists(checkpoint, config),
     )
+
+
+def read_marian_shortlists(checkpoint: Checkpoint, config: TransformerConfig) -> Shortlists | None:
+    """Return the shortlists that lie beside the weights, with the tokens that Marian adds."""
+    path = find_shortlists(checkpoint.folder)
+    if path is None:
+        return None
+    found = read_shortlists(path, config.source_vocab_size, config.target_vocab_size)
+    source, target = find_vocabularies(checkpoint.folder)
+    found = with_own_tokens(found) if source == target else found
+    return replace(found, always=np.union1d(found.always, [config.eos_id]))
 
 
 def read_languages(

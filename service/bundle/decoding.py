@@ -56,8 +56,8 @@ class Decoding(BaseModel):
 class Split(NamedTuple):
     """Tokens that are never generated, and sequences of several that are never completed."""
 
-    ids: Set[int]
-    sequences: tuple[tuple[int, ...], ...]
+    ids: Set[int] = frozenset()
+    sequences: tuple[tuple[int, ...], ...] = ()
 
 
 def split(items: Sequence[int | list[int]]) -> Split:

@@ -44,6 +44,8 @@ GraphName = Literal[
     "gated_encoder",
     "gated_step",
     "gated_decoder",
+    "shortlisted_step",
+    "output_rows",
 ]
 DecoderAttention = Literal["decoder", "cross"]
 Layers = Annotated[int, Field(ge=1, le=1000)]
@@ -156,6 +158,7 @@ class Manifest(Part):
     decoder_start: Annotated[list[StartItem], Field(min_length=1)]
     languages: Languages
     tokenizers: Tokenizers
+    shortlists: FileName | None = None
     precisions: Annotated[dict[PrecisionName, dict[GraphName, FileName]], Field(min_length=1)]
     origin: dict[str, Any]
     alignment: Alignment | None = None  # null: looked for, and there is none
@@ -216,6 +219,7 @@ def check_listed(root: Path, manifest: Manifest) -> None:
     """Raise StartupError if a file that may be read has no entry in `files`."""
     path = root / "bundle.json"
     needed = ["parity.npz", manifest.tokenizers.source, manifest.tokenizers.target]
+    needed += [manifest.shortlists] if manifest.shortlists else []
     for precision, graphs in manifest.precisions.items():
         if missing := {"encoder", "step"} - graphs.keys():
             raise StartupError(

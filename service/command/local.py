@@ -31,7 +31,8 @@ from service.engine.scheduler import Job
 from service.errors import PassFailed, StartupError
 from service.formats.json import JSON, Document, to_json
 from service.formats.writers import WRITERS
-from service.http.limits import Admission, Budget, Record, Terms
+from service.http.limits import Budget, Record, Terms
+from service.http.middleware.door import Admission
 from service.http.middleware.metrics import RequestMetrics
 from service.serving.client import EngineClient
 from service.serving.model import Model

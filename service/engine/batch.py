@@ -11,7 +11,7 @@ from service.arrays import FloatArray
 from service.bundle.manifest import Manifest
 from service.engine.gates import ablates_decoder, decoder_gates
 from service.engine.scheduler import Job
-from service.runtime.cache import CrossCache
+from service.runtime.cache import Cross
 from service.runtime.session import Session
 from service.search.beam import BeamSearch
 from service.search.drafts import DraftedSearch
@@ -24,6 +24,7 @@ class BatchKey(NamedTuple):
 
     rows_per_source: int
     beams: bool  # whether the rows are beams, else samples
+    shortlisted: bool = False  # whether the rows may have the tokens of their shortlists alone
     drafts: bool = False  # whether each row has a draft
 
 
@@ -38,7 +39,7 @@ class Batch:
         self._rows_per_source = key.rows_per_source
         self._session = session
         self._manifest = manifest
-        self._cache = session.new_cache(key.rows_per_source)
+        self._cache = session.new_cache(key.rows_per_source, key.shortlisted)
         search = BeamSearch if key.beams else GreedySearch
         self._search: Search = search(key.rows_per_source, manifest.eos_ids, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
@@ -49,7 +50,7 @@ class Batch:
     def rows(self) -> int:
         return len(self._tokens)
 
-    def join(self, jobs: Sequence[Job], cross: CrossCache) -> None:
+    def join(self, jobs: Sequence[Job], cross: Cross) -> None:
         """Add jobs, whose encoded sources are in `cross` in the same order."""
         self._cache.insert(cross)
         entries = [job.entry for job in jobs]

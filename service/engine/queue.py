@@ -1,13 +1,22 @@
-"""The queue of a model: which of its workers takes which jobs, and who is refused."""
+"""The queue of a model: which of its workers takes which jobs, and who is refused.
+
+Jobs of several requests take turns: a request of one source waits for one source of each request of
+thousands. Fair queueing, Nagle 1987, https://www.rfc-editor.org/rfc/rfc970
+A new request need not even wait for that: its first turn comes early, and some room is kept for it,
+as for the new flows of fq_codel, https://www.rfc-editor.org/rfc/rfc8290
+"""
 
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, zip_longest
+
+import numpy as np
 
 from service.engine.scheduler import Job, Scheduler
-from service.engine.turns import LATE, Turns, Waiting, delays, rows_before
 from service.errors import DeadlineExceeded, HeedError, Unavailable
 from service.pace import FEW, Pace, refuse
 from service.wire import NO_REST, Rest
@@ -18,7 +27,143 @@ from service.wire import NO_REST, Rest
 # BUSY_ROWS, it takes them all, and the other cores stay free for the HTTP process. Otherwise the
 # workers share the rows evenly.
 GATHERED_ROWS, BUSY_ROWS = 5, 16
+LATE = 1.25  # times the expected wait: a rate is not exact
 SHORT_QUEUE = 256  # jobs: a queue this short is scanned in far less time than a step takes
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request of which some jobs wait."""
+
+    jobs: deque[Job]
+    rows: int  # of `jobs`
+    coming: int = 0  # rows of the jobs that the request sends later
+    until: float = math.inf  # when the last of all jobs must have been taken
+    since: float = 0.0  # when the request came
+    is_new: bool = True  # whether no job was taken yet
+
+    @property
+    def all_rows(self) -> int:
+        return self.rows + self.coming
+
+
+class Ahead:
+    """The requests before another one, with which it takes turns: their rows, when the last of each
+    must have been taken, and how many rows are taken until then."""
+
+    def __init__(self, requests: Sequence[Waiting] = ()) -> None:
+        self.rows = np.array([each.all_rows for each in requests], np.int64)
+        self._until = np.array([each.until for each in requests])
+        ordered = np.sort(self.rows)
+        sums, fewer = np.append(0, ordered.cumsum()), ordered.searchsorted(self.rows)
+        self._taken = sums[fewer] + self.rows * (len(ordered) - fewer)
+
+    def rows_before(self, rows: int) -> int:
+        """Return how many of their rows come before the last of `rows` of another request."""
+        return int(np.minimum(self.rows, rows).sum())
+
+    def add(self, request: Waiting) -> None:
+        """Count a request that waits with them."""
+        shared = np.minimum(self.rows, request.all_rows)
+        own = request.all_rows + shared.sum()
+        self._taken = np.append(self._taken + shared, own)
+        self.rows = np.append(self.rows, request.all_rows)
+        self._until = np.append(self._until, request.until)
+
+    def is_delayed(self, request: Waiting, row_seconds: float, now: float) -> bool:
+        """Return whether one of them would come too late because of a request. A few rows are
+        accepted nevertheless: each delays it by no more than a row."""
+        if request.all_rows <= FEW or not len(self.rows):
+            return False
+        left, then = self._until - now, self._taken + np.minimum(self.rows, request.all_rows)
+        in_time = row_seconds * self._taken <= left
+        return bool(np.any(in_time & (LATE * row_seconds * then > left)))
+
+
+class Turns:
+    """Jobs in the order in which they are taken: one of each request, then the next of each.
+
+    A new request comes behind the other new ones and one that has had a turn, not behind all of
+    these. So at most as many new ones overtake a request as stand before it.
+    """
+
+    def __init__(self) -> None:
+        self._requests = deque[Waiting]()
+        self.rows = self.jobs = 0  # how many wait
+
+    def __iter__(self) -> Iterator[Job]:
+        for turn in zip_longest(*(each.jobs for each in self._requests)):
+            yield from (job for job in turn if job)
+
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    @property
+    def all_rows(self) -> int:
+        """Rows that wait, and those that follow them."""
+        return sum(each.all_rows for each in self._requests)
+
+    @property
+    def soonest(self) -> float:
+        """When the first of all requests must have been taken."""
+        return min((each.until for each in self._requests), default=math.inf)
+
+    def find(self, since: float) -> Waiting | None:
+        return next((each for each in self._requests if each.since == since), None)
+
+    def earlier(self, since: float) -> list[Waiting]:
+        """Return the requests that waited before another one came."""
+        return [each for each in self._requests if each.since <= since]
+
+    def in_order_of_arrival(self) -> list[Waiting]:
+        return sorted(self._requests, key=lambda each: each.since)
+
+    def add(self, request: Waiting) -> None:
+        from_last = zip(count(len(self._requests), -1), reversed(self._requests), strict=False)
+        behind = next((place for place, each in from_last if each.is_new), 0)
+        self._requests.insert(behind + 1, request)
+        self.rows, self.jobs = self.rows + request.rows, self.jobs + len(request.jobs)
+
+    def extend(self, request: Waiting, more: Waiting) -> None:
+        """Add more jobs of a request that waits."""
+        request.jobs += more.jobs
+        request.rows, request.coming = request.rows + more.rows, more.coming
+        self.rows, self.jobs = self.rows + more.rows, self.jobs + len(more.jobs)
+
+    def first_jobs(self) -> Iterator[Job]:
+        """Yield the first job of each request that has had no turn yet."""
+        return (each.jobs[0] for each in self._requests if each.is_new)
+
+    def pop(self, job: Job | None = None) -> Job:
+        """Remove and return the first job, or this one of `first_jobs`. The next one of its request
+        comes last in line."""
+        if job is None:
+            request = self._requests.popleft()
+        else:
+            request = next(each for each in self._requests if each.jobs[0] is job)
+            self._requests.remove(request)
+        job = request.jobs.popleft()
+        request.rows -= job.rows
+        job.is_first, request.is_new = request.is_new, False
+        self.rows, self.jobs = self.rows - job.rows, self.jobs - 1
+        if request.jobs:
+            self._requests.append(request)
+        return job
+
+    def remove_abandoned(self) -> None:
+        for each in self._requests:
+            each.jobs = deque(job for job in each.jobs if not job.abandoned)
+            each.rows = sum(job.rows for job in each.jobs)
+        self._requests = deque(each for each in self._requests if each.jobs)
+        self.rows = sum(each.rows for each in self._requests)
+        self.jobs = sum(len(each.jobs) for each in self._requests)
+
+    def clear(self) -> list[Job]:
+        """Remove and return all jobs."""
+        left = [*self]
+        self._requests.clear()
+        self.rows = self.jobs = 0
+        return left
 
 
 class Queue:
@@ -75,31 +220,34 @@ class Queue:
     def _check(self, request: Waiting, now: float) -> None:
         """Raise the refusal of a request that comes too late even after those that are abandoned
         have been removed."""
-        if self._refusal(request, self._waiting.earlier(request.since), now):
+        row_seconds = self._pace.wait(now, self._waiting.rows, 1)
+        if row_seconds is None:
+            return  # any is accepted while no rate is known
+        ahead = Ahead(self._waiting.earlier(request.since))
+        if self._refusal(request, ahead, row_seconds, now):
             self._waiting.remove_abandoned()
-        if refusal := self._refusal(request, self._waiting.earlier(request.since), now):
-            raise refusal
+            ahead = Ahead(self._waiting.earlier(request.since))
+            if refusal := self._refusal(request, ahead, row_seconds, now):
+                raise refusal
 
     def _refusal(
-        self, request: Waiting, earlier: Sequence[Waiting], now: float
+        self, request: Waiting, ahead: Ahead, row_seconds: float, now: float
     ) -> HeedError | None:
         """Return what a request is told if the last of its rows would be taken too late after those
-        of `earlier` ones, or would make one of these too late, at the rate at which rows were taken
-        lately. Return None if it can be accepted, as any while no rate is known.
+        `ahead`, or would make one of these too late, at the rate at which rows were taken lately.
+        Return None if it can be accepted.
 
         There is a margin, unless none is before it: then it is refused only if it takes too long
         even alone.
         """
         rows, left = request.all_rows, request.until - now
-        alone = self._pace.wait(now, self._waiting.rows, rows)
-        if alone is None:
-            return None
-        before = rows_before(rows, earlier)
-        wait = alone * (1 + before / rows) * (LATE if before else 1)
-        if wait <= left and not delays(request, earlier, alone / rows, now):
+        alone = row_seconds * rows
+        before = ahead.rows_before(rows)
+        wait = row_seconds * (rows + before) * (LATE if before else 1)
+        if wait <= left and not ahead.is_delayed(request, row_seconds, now):
             return None
         of_rows = "rows (sources, times their beams or samples)"
-        others = sum(each.all_rows for each in earlier)
+        others = ahead.rows.sum()
         if wait <= left:
             return refuse(
                 f"{others} {of_rows} wait already, and {rows} more would make some of them late",
@@ -124,16 +272,18 @@ class Queue:
         They were accepted when no rate was known, or it was higher. Since requests take turns, all
         would otherwise come too late together, after all the work on them.
         """
-        everything = self._pace.wait(now, self._waiting.rows, self._waiting.all_rows) or 0.0
-        if now + LATE * everything <= self._waiting.soonest:
+        row_seconds = self._pace.wait(now, self._waiting.rows, 1)
+        if row_seconds is None:
             return
-        kept: list[Waiting] = []
+        if now + LATE * row_seconds * self._waiting.all_rows <= self._waiting.soonest:
+            return
+        kept = Ahead()
         for each in self._waiting.in_order_of_arrival():
-            if refusal := self._refusal(each, kept, now):
+            if refusal := self._refusal(each, kept, row_seconds, now):
                 for job in each.jobs:
                     job.finish(refusal)
             else:
-                kept.append(each)
+                kept.add(each)
         self._waiting.remove_abandoned()
 
     def take(self, worker: int, running: Sequence[Job], *, busy: bool) -> list[Job] | None:

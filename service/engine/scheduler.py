@@ -16,7 +16,7 @@ from typing import NamedTuple
 from typing_extensions import override
 
 from service.errors import HeedError
-from service.runtime.cache import CrossCache
+from service.runtime.cache import Cross
 from service.search.protocol import Progress
 from service.wire import Answer, Entry
 
@@ -84,7 +84,7 @@ class Job:
     answer: Answer = field(default_factory=Answer)  # what has been computed so far
     is_first: bool = True  # of its request to leave the queue
     reported: bool = False  # progress, which cannot be taken back
-    cross: CrossCache | None = None  # of its source, while the job waits for teacher forcing
+    cross: Cross | None = None  # of its source, while the job waits for teacher forcing
     rows: int = field(init=False)  # decoded at once: beams or samples
     size: JobSize = field(init=False)  # for the scheduler
 
@@ -118,6 +118,11 @@ class Job:
         """Return whether a pass over whole targets follows encoding and decoding."""
         entry = self.entry
         return entry.scores or entry.aligns or bool(entry.selection.layers)
+
+    @property
+    def wants_memory(self) -> bool:
+        """Return whether the encoder's memory is the answer."""
+        return not (self.entry.search or self.needs_teacher_forcing)
 
     @property
     def targets(self) -> list[Sequence[int]]:

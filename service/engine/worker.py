@@ -18,7 +18,7 @@ from service.engine.queue import Queue
 from service.engine.scheduler import Job, PassSize, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
-from service.runtime.cache import CrossCache
+from service.runtime.cache import Cross
 from service.runtime.session import Attended, Session
 from service.search.protocol import Detokenize
 from service.wire import Answer, Entry, Steps
@@ -219,20 +219,23 @@ class Worker:
         started = time.monotonic()
         entries = [job.entry for job in jobs]
         gates = self._encoder_gates(entries) if ablates_encoder(entries[0]) else None
-        memory, cross = self._session.encode([entry.source_ids for entry in entries], gates)
+        sources = [entry.source_ids for entry in entries]
+        wants_memory = any(job.wants_memory for job in jobs)
+        memory, cross = self._session.encode(sources, gates, wants_memory)
         ended = time.monotonic()
         joining: dict[BatchKey, list[int]] = {}  # places in `jobs`
         for i, job in enumerate(jobs):
             job.answer.seconds = {"queue": started - job.arrived, "encode": ended - started}
             if search := job.entry.search:
-                key = BatchKey(job.rows, search.beam_size > 1, bool(search.draft))
+                beams, shortlisted = search.beam_size > 1, self._is_shortlisted(job.entry)
+                key = BatchKey(job.rows, beams, shortlisted, bool(search.draft))
                 joining.setdefault(key, []).append(i)
-            elif job.needs_teacher_forcing:
-                job.cross = cross.pick([i])
-                self._decoded.append(job)
-            else:
+            elif job.wants_memory:
                 job.answer.memory = pool(memory[i], job.entry.pooling)
                 job.finish(job.answer)
+            else:
+                job.cross = cross.pick([i])
+                self._decoded.append(job)
         for key, places in joining.items():
             joining_now = [jobs[i] for i in places]
             there = self._batches[key].jobs if key in self._batches else []
@@ -240,7 +243,14 @@ class Worker:
             join = partial(self._join, key, joining_now, cross, places)
             self._guard([*there, *joining_now], join, key)
 
-    def _join(self, key: BatchKey, jobs: list[Job], cross: CrossCache, places: list[int]) -> None:
+    def _is_shortlisted(self, entry: Entry) -> bool:
+        """Return whether the shortlist of its source decides what the entry's targets may have. A
+        request that names what they shall have gets all tokens, as one that ablates heads does."""
+        search = entry.search
+        named = search is not None and (search.required or search.allowed_targets)
+        return self._session.shortlists is not None and not (named or ablates_decoder(entry))
+
+    def _join(self, key: BatchKey, jobs: list[Job], cross: Cross, places: list[int]) -> None:
         """Add jobs to the batch of their key; `places` are theirs in `cross`."""
         if key not in self._batches:
             kind = DraftedBatch if key.drafts else Batch

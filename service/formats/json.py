@@ -2,7 +2,8 @@
 
 The pieces together are byte for byte what `to_json` returns. Each is made when it is asked for:
 other threads (those that stream tokens) can take the interpreter's lock in between, and what a
-client has not read yet need not be in memory.
+client has not read yet need not be in memory. Nor need the results that it has read: a large
+document is used up.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,12 +35,12 @@ def to_json(value: Any) -> bytes:
 
 
 def to_json_pieces(document: Document) -> Iterator[bytes]:
-    return concatenate(write(document))
+    return concatenate(write(document, frees=True))
 
 
 def to_json_line(document: Document) -> Iterator[bytes]:
     """Yield the JSON with a line break, as terminals like it."""
-    return concatenate(chain(write(document), [b"\n"]))
+    return concatenate(chain(write(document, frees=True), [b"\n"]))
 
 
 def concatenate(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -55,33 +56,36 @@ def concatenate(parts: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(collected)
 
 
-def write(value: Any) -> Iterator[bytes]:
-    """Yield the JSON of `value` in parts of at most NUMBERS numbers."""
+def write(value: Any, frees: bool = False) -> Iterator[bytes]:
+    """Yield the JSON of `value` in parts of at most NUMBERS numbers. If it `frees`, the items of a
+    large list, or of a large document's `results`, are let go of as they are written."""
     size = size_of(value)
     if size <= NUMBERS:
         yield to_json(value)
     elif isinstance(value, dict):
         for i, (name, item) in enumerate(value.items()):
             yield (b"," if i else b"{") + to_json(name) + b":"
-            yield from write(item)
+            yield from write(item, frees and name == "results")
         yield b"}"
     else:
         yield b"["
-        yield from write_items(value, size)
+        yield from write_items(value, size, frees)
         yield b"]"
 
 
-def write_items(items: list[Any] | NDArray[Any], size: int) -> Iterator[bytes]:
+def write_items(items: list[Any] | NDArray[Any], size: int, frees: bool) -> Iterator[bytes]:
     """Yield the JSON of the items, with commas between them. Together they hold `size` numbers."""
     step = max(1, len(items) * NUMBERS // size)  # items that hold NUMBERS, if all are alike
     for start in range(0, len(items), step):
         group = items[start : start + step]
+        if frees and isinstance(items, list):
+            items[start : start + step] = [None] * len(group)
         if start:
             yield b","
         if (group_size := size_of(group)) <= NUMBERS:
             yield to_json(group)[1:-1]
         elif len(group) > 1:
-            yield from write_items(group, group_size)
+            yield from write_items(group, group_size, frees)
         else:
             yield from write(group[0])
 

@@ -1,30 +1,21 @@
-"""What a request takes, and what it may take: its record and deadline, bytes of bodies and answers
-(docs/adr/0020), and admission.
-
-Admission control refuses a request with 429 when those in progress would make it wait too long:
-work that nobody can wait for would only delay the others.
-"""
+"""What a request takes, and what it may take: its record and deadline, and bytes of bodies and
+answers (docs/adr/0020)."""
 
 import asyncio
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import NamedTuple
 
 from service.errors import HeedError, Overloaded
-from service.pace import FEW, Pace, refuse
 
 TIMEOUT_HEADER = "X-Request-Timeout"
 FREE = 1 << 16  # bytes of a body or an answer that are not counted
 WAIT = 10.0  # seconds that a request may wait for bytes
 # Requests that hold their own bytes, and more for tokens, while they wait.
 MOST_WAITING_ANSWERS = 16
-SHORT_WAIT = 0.25  # seconds that a request may be expected to wait where many are in progress
-RECENT = 1.0  # seconds without a completed request after which a rate says nothing
 
 
 class Deadline(NamedTuple):
@@ -33,11 +24,6 @@ class Deadline(NamedTuple):
 
     at: float = math.inf
     limit: float = math.inf
-
-    @property
-    def left(self) -> float:
-        """Seconds until then, at least 0."""
-        return max(0.0, self.at - time.monotonic())
 
 
 class Stage(NamedTuple):
@@ -172,88 +158,3 @@ class Budget:
         """Take back the bytes of a request, and its place in the line."""
         self._line.pop(share, None)
         self.set(share, 0)
-
-
-class Admission:
-    """Counts the requests in progress and decides whether one more can be accepted.
-
-    A request is in progress until its answer begins: nobody waits for what is only read. Nor does
-    a new request wait for those that all of the last FEW completed ones have overtaken: large ones,
-    which take turns with it. Requests that wait for memory are not in progress either.
-
-    Up to `most` requests may be in progress if they will be completed within `timeout` seconds;
-    more if they will be within SHORT_WAIT seconds and one was within the last RECENT seconds.
-    """
-
-    def __init__(
-        self, most: int, timeout: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.most = most
-        self.timeout = timeout
-        self.clock = clock
-        self.few = min(FEW, most)  # in progress: with fewer, any other request is accepted
-        self.inside = 0  # requests in progress
-        self.places: dict[Place, None] = {}  # of these, in their order
-        self.overtaken = deque[int](maxlen=FEW)  # by each of the last that were completed
-        self.pace = Pace()
-
-    @property
-    def crowded(self) -> bool:
-        """Whether so many are in progress that another one may be refused."""
-        return self.inside >= self.few
-
-    def late(self, limit: float, coming: int = 0) -> float | None:
-        """Return the seconds by which a request that may take `limit` seconds would come too late,
-        after `coming` others that have no place yet. Return None if it can be accepted."""
-        inside = self.inside + coming
-        if inside < self.few:
-            return None
-        now = self.clock()
-        wait = self.pace.wait(now, inside, inside)
-        if inside < self.most:
-            if wait is None or wait <= limit:
-                return None
-            ahead = max(0, inside - min(self.overtaken, default=0))
-            wait *= ahead / inside
-            return None if wait <= limit else wait - limit
-        moves = now - self.pace.completed <= RECENT
-        if wait is not None and wait <= SHORT_WAIT and moves:
-            return None
-        return (wait or 0.0) - SHORT_WAIT
-
-    def check(self, limit: float) -> None:
-        """Raise Overloaded if a request that may take `limit` seconds cannot be accepted now."""
-        late = self.late(limit)
-        if late is None:
-            return
-        if self.inside < self.most:
-            raise refuse(
-                f"the requests in progress take about {late + limit:.0f} seconds, and this request"
-                f" has {limit:g}",
-                late,
-            )
-        raise refuse(f"the limit of {self.most} requests in progress is reached", late)
-
-
-class Place:
-    """The place of a request among those in progress, from when it is made until `leave`."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-        admission.inside += 1
-        admission.places[self] = None
-        if admission.inside >= FEW:  # else no rate is measured
-            admission.pace.enter(admission.clock(), admission.inside)
-
-    def leave(self, completed: bool = False) -> None:
-        """Give up the place, at the first call. Errors take no time: they do not count as pace."""
-        admission = self._admission
-        if self not in admission.places:
-            return
-        if completed:
-            before = takewhile(lambda place: place is not self, admission.places)
-            admission.overtaken.append(sum(1 for _ in before))
-        del admission.places[self]
-        admission.inside -= 1
-        if completed:
-            admission.pace.leave(admission.clock(), admission.inside)

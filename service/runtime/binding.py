@@ -54,7 +54,10 @@ class Binding:
         if self._gates is not None:
             self._bind_input("gates", self._gates)
         self._bind_output("top_log_probs", log_probs)
-        self._bind_output("top_ids", ids)
+        if cache.outputs:
+            self._bind_input("output_rows", cache.outputs.rows)
+            self._bind_input("output_bias", cache.outputs.biases)
+        self._bind_output("top_places" if cache.outputs else "top_ids", ids)
         if logits is not None:
             self._bind_output("logits", logits)
         for name, array in zip(cross_names, cache.cross_keys_values, strict=True):

@@ -9,12 +9,13 @@ T cache capacity, D head_dim (d_qk of keys, d_v of values).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from service.arrays import CacheArray, IntArray
 from service.bundle.manifest import Config
+from service.runtime.outputs import Outputs
 
 SOURCE_STEP, TARGET_STEP = 8, 16  # capacity for S and T grows by this many positions
 UNLIMITED = 1 << 62  # positions that a state has room for
@@ -23,20 +24,33 @@ CacheType = type[np.float32] | type[np.float16]
 KEPT_BYTES = 64 << 20  # never freed: allocating them again takes longer than a step
 
 
+class Cross(Protocol):
+    """A CrossCache, wherever it lies."""
+
+    @property
+    def keys_values(self) -> list[CacheArray]: ...
+    @property
+    def source_length(self) -> IntArray: ...
+    def pick(self, sources: Sequence[int]) -> "Cross": ...
+
+
 @dataclass(frozen=True, slots=True)
 class CrossCache:
     """Cross-attention keys and values of B sources: key and value of each decoder layer in turn,
-    (B, H, S, D), and the valid length of each source, (B,)."""
+    (B, H, S, D), and the valid length of each source, (B,). `listed` are the tokens on the
+    shortlist of each, if the model has shortlists."""
 
     keys_values: list[CacheArray]
     source_length: IntArray
+    listed: Sequence[IntArray] = ()
 
     def pick(self, sources: Sequence[int]) -> "CrossCache":
         """Return a copy of these sources, cut to the longest of them."""
         source_length = self.source_length[sources]
         longest = source_length.max()
         arrays = [array[sources, :, :longest] for array in self.keys_values]
-        return CrossCache(arrays, source_length)
+        listed = [self.listed[i] for i in sources] if self.listed else ()
+        return CrossCache(arrays, source_length, listed)
 
 
 class Cache:
@@ -47,7 +61,15 @@ class Cache:
     `bindings` holds what a session binds to this memory; it is emptied when the memory moves.
     """
 
-    def __init__(self, config: Config, rows_per_source: int, dtype: CacheType) -> None:
+    def __init__(
+        self,
+        config: Config,
+        rows_per_source: int,
+        dtype: CacheType,
+        outputs: Outputs | None = None,
+    ) -> None:
+        """With `outputs`, rows may have the tokens of their shortlists alone."""
+        self.outputs = outputs
         self.rows_per_source = rows_per_source
         self.sources = 0
         self.position = np.zeros(0, np.int64)  # (R,): where each row's next token goes
@@ -89,8 +111,12 @@ class Cache:
         """Copy the cross-attention cache of one source."""
         return CrossCache(self.cross_keys_values, self.source_length).pick([source])
 
-    def insert(self, cross: CrossCache) -> None:
+    def insert(self, cross: Cross) -> None:
         """Append sources; their rows start at position 0."""
+        if self.outputs:
+            assert isinstance(cross, CrossCache)  # of the same session's encoder
+            if self.outputs.insert(cross.listed):
+                self.bindings = {}
         first, count = self.sources, self.sources + len(cross.source_length)
         longest = cross.keys_values[0].shape[2]
         self._make_room(count, max(longest, self.source_length.max(initial=1)), self.capacity)
@@ -113,6 +139,8 @@ class Cache:
             self._move_rows(rows)
             move(self._cross, keep, None)
             self.source_length[: len(keep)] = self.source_length[keep]
+        if self.outputs and self.outputs.compact(keep):
+            self.bindings = {}
         self.sources, self.position = len(keep), self.position[rows]
         if self._is_large:
             longest = self.source_length.max(initial=0), self.position.max(initial=0)

@@ -4,6 +4,8 @@ Axes: L decoder layers, B sources, W rows per source, R = B x W rows, H heads, S
 T cache capacity, D head_dim (d_qk of keys, d_v of values).
 """
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +20,7 @@ from service.runtime.cache import (
     TARGET_STEP,
     UNLIMITED,
     CacheType,
-    CrossCache,
+    Cross,
     fit_length,
 )
 from service.runtime.providers import Device, open_graph
@@ -45,45 +47,82 @@ class Mover:
         self.dtype: CacheType = dtype
         self._graph = open_graph(MOVE[dtype], device.provider)
 
-    def pick(self, old: ort.OrtValue, order: IntArray) -> ort.OrtValue:
-        """Return rows order[0], order[1], ... of `old`."""
-        return self._run(old, old, order, 0, self.device, join=False)
+    def pick(
+        self, old: ort.OrtValue, order: IntArray, into: ort.OrtValue | None = None
+    ) -> ort.OrtValue:
+        """Return rows order[0], order[1], ... of `old`, in the memory of `into` if it is given."""
+        return self._run(old, old, order, 0, join=False, into=into)
 
     def join(
         self,
         old: ort.OrtValue,
-        new: ort.OrtValue | CacheArray,
+        new: ort.OrtValue,
         order: IntArray,
         length: int,
-        device: str = "",
     ) -> ort.OrtValue:
         """Return rows `order` of those of `old` followed by those of `new`, of which each is cut or
-        padded with zeros to `length` positions. `device` is where the result lies, if not here."""
-        return self._run(old, new, order, length, device or self.device, join=True)
+        padded with zeros to `length` positions."""
+        return self._run(old, new, order, length, join=True)
+
+    def allocate(self, shape: list[int]) -> ort.OrtValue:
+        """Return memory for keys or values, which holds anything."""
+        return ort.OrtValue.ortvalue_from_shape_and_type(shape, self.dtype, self.device)
+
+    def zeros(self, shape: list[int]) -> ort.OrtValue:
+        """Return zeros, copied from the host: for small shapes."""
+        return ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, self.dtype), self.device)
 
     def _run(
         self,
         old: ort.OrtValue,
-        new: ort.OrtValue | CacheArray,
+        new: ort.OrtValue,
         order: IntArray,
         length: int,
-        device: str,
         *,
         join: bool,
+        into: ort.OrtValue | None = None,
     ) -> ort.OrtValue:
         binding = self._graph.io_binding()
         binding.bind_cpu_input("join", np.array(join))
         binding.bind_cpu_input("order", np.ascontiguousarray(order))
         binding.bind_cpu_input("length", np.array([length]))
         binding.bind_ortvalue_input("old", old)
-        if isinstance(new, np.ndarray):
-            binding.bind_cpu_input("new", new)
+        binding.bind_ortvalue_input("new", new)
+        if into:
+            binding.bind_ortvalue_output("moved", into)
         else:
-            binding.bind_ortvalue_input("new", new)
-        binding.bind_output("moved", device)
+            binding.bind_output("moved", self.device)
         binding.synchronize_inputs()
         self._graph.run_with_iobinding(binding)
-        return binding.get_outputs()[0]
+        return into or binding.get_outputs()[0]
+
+
+class DeviceCross:
+    """What `service.runtime.cache.CrossCache` holds of B sources, but on a device: keys and values
+    (L, B, H, >= S, D), and the valid length of each source, (B,)."""
+
+    def __init__(self, values: list[ort.OrtValue], source_length: IntArray, mover: Mover) -> None:
+        self.values = values
+        self.source_length = source_length
+        self._mover = mover
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Where key and value of each layer in turn lie."""
+        return blocks_of(self.values, self._mover.dtype)
+
+    @property
+    def keys_values(self) -> list[CacheArray]:
+        """Key and value of each layer in turn, (B, H, S, D), copied to the host."""
+        longest = int(self.source_length.max())
+        arrays = [value.numpy()[:, :, :, :longest] for value in self.values]
+        return [array[layer] for layer in range(len(arrays[0])) for array in arrays]
+
+    def pick(self, sources: Sequence[int]) -> "DeviceCross":
+        """Return a copy of these sources, on the device."""
+        order = np.array(sources)
+        values = [self._mover.pick(value, order) for value in self.values]
+        return DeviceCross(values, self.source_length[order], self._mover)
 
 
 class DeviceCache:
@@ -102,13 +141,15 @@ class DeviceCache:
         self.bindings: dict[Any, Any] = {}
         self.device = mover.device
         self.dtype: CacheType = mover.dtype
-        self._mover = mover
+        self.mover = mover
         self._layers = config.num_decoder_layers
         self._shapes = [*config.self_parts.values()]
         self._recurrent = config.recurrent
         # Keys and values of all layers: (L, R, H, T, D) and (L, B, H, >= S, D); none without rows.
         self._self: list[ort.OrtValue] = []
         self._cross: list[ort.OrtValue] = []
+        # What `_self` was before beams were reordered. Both take turns, so that bindings come back.
+        self._spare: list[ort.OrtValue] = []
 
     @property
     def sources(self) -> int:
@@ -122,43 +163,49 @@ class DeviceCache:
     @property
     def self_blocks(self) -> list[Block]:
         """Where key and value, or state, of each layer in turn lie."""
-        return self._blocks(self._self)
+        return blocks_of(self._self, self.dtype)
 
     @property
     def cross_blocks(self) -> list[Block]:
         """Where key and value of each layer in turn lie."""
-        return self._blocks(self._cross)
+        return blocks_of(self._cross, self.dtype)
 
-    def cross(self, source: int) -> CrossCache:
-        """Copy the cross-attention cache of one source to the host."""
-        source_length, order = self.source_length[[source]], np.array([source])
-        length = int(source_length[0])
-        arrays = [
-            self._mover.join(each, each, order, length, "cpu").numpy() for each in self._cross
-        ]
-        layers = range(self._layers)
-        return CrossCache([array[layer] for layer in layers for array in arrays], source_length)
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """The addresses and shapes of all values: what is bound there suits any cache with them."""
+        return tuple((each.data_ptr(), *each.shape()) for each in (*self._self, *self._cross))
 
-    def insert(self, cross: CrossCache) -> None:
-        """Append sources; their rows start at position 0."""
-        count = len(cross.source_length) * self.rows_per_source
+    def cross(self, source: int) -> DeviceCross:
+        """Copy the cross-attention cache of one source, on the device."""
+        return DeviceCross(self._cross, self.source_length, self.mover).pick([source])
+
+    def insert(self, cross: Cross) -> None:
+        """Append sources; their rows start at position 0. The first ones are not copied, if they
+        have room for S as this cache wants it."""
+        assert isinstance(cross, DeviceCross)  # of the same session's encoder
+        held, count = len(self.position), len(cross.source_length) * self.rows_per_source
         source_length = np.concatenate([self.source_length, cross.source_length])
-        empty = [
-            np.zeros((self._layers, count, heads, 1, head_dim), self.dtype)
-            for heads, head_dim in self._shapes
-        ]
-        new = [np.stack(cross.keys_values[place::2]) for place in range(2)]  # (L, N, H, S, D)
-        longest = fit_length(length_of(self._cross), int(source_length.max()), SOURCE_STEP)
+        row = [self.mover.zeros([self._layers, 1, heads, 1, size]) for heads, size in self._shapes]
         length = self._fit(max(length_of(self._self), 1))
-        self_values = self._joined(self._self, empty, length)
-        self._replace(self_values, self._joined(self._cross, new, longest))
+        starts = np.concatenate([np.arange(held), np.full(count, held)])  # each starts as `row`
+        self_values = self._joined(self._self, row, starts, length)
+        cross_values = cross.values
+        longest = fit_length(length_of(self._cross), int(source_length.max()), SOURCE_STEP)
+        if self._cross or length_of(cross_values) != longest:
+            every = np.arange(len(source_length))
+            cross_values = self._joined(self._cross, cross_values, every, longest)
+        self._replace(self_values, cross_values)
         self.source_length = source_length
         self.position = np.concatenate([self.position, np.zeros(count, np.int64)])
 
     def reorder(self, parents: IntArray) -> None:
         """Let row r continue row parents[r] of the same source; parents (R,)."""
         if (parents != np.arange(len(parents))).any():
-            self._replace([self._mover.pick(each, parents) for each in self._self], self._cross)
+            old = self._self
+            pairs = zip_longest(old, self._spare)
+            moved = [self.mover.pick(each, parents, spare) for each, spare in pairs]
+            self._replace(moved, self._cross)
+            self._spare = old
             self.position = self.position[parents]
 
     def compact(self, keep: IntArray) -> None:
@@ -190,34 +237,33 @@ class DeviceCache:
     def _replace(self, self_values: list[ort.OrtValue], cross_values: list[ort.OrtValue]) -> None:
         """Take new values; they exist by now, so that running out of memory changes nothing."""
         self.bindings, self._self, self._cross = {}, self_values, cross_values
+        self._spare = []
 
     def _joined(
-        self, old: list[ort.OrtValue], new: list[CacheArray], length: int
+        self, old: list[ort.OrtValue], new: list[ort.OrtValue], order: IntArray, length: int
     ) -> list[ort.OrtValue]:
-        """Append rows. Without old ones, the new ones take their place and are picked once."""
-        if not old:
-            on_device = [ort.OrtValue.ortvalue_from_numpy(each, self.device) for each in new]
-            return self._moved(on_device, np.arange(new[0].shape[1]), length)
-        order = np.arange(old[0].shape()[1] + new[0].shape[1])
-        pairs = zip(old, new, strict=True)
-        return [self._mover.join(before, after, order, length) for before, after in pairs]
+        """Return rows `order` of the old and the new ones; without old ones, of the new."""
+        pairs = zip(old or new, new, strict=True)
+        return [self.mover.join(before, after, order, length) for before, after in pairs]
 
     def _moved(
         self, values: list[ort.OrtValue], order: IntArray, length: int
     ) -> list[ort.OrtValue]:
         """Pick rows, and give them `length` positions."""
         if length == length_of(values):
-            return [self._mover.pick(each, order) for each in values]
-        return [self._mover.join(each, each, order, length) for each in values]
+            return [self.mover.pick(each, order) for each in values]
+        return [self.mover.join(each, each, order, length) for each in values]
 
-    def _blocks(self, values: list[ort.OrtValue]) -> list[Block]:
-        found: list[Block] = []
-        for layer in range(self._layers):
-            for value in values:
-                _, *shape = value.shape()
-                size = prod(shape) * np.dtype(self.dtype).itemsize  # bytes of a layer
-                found.append(Block(value.data_ptr() + layer * size, shape))
-        return found
+
+def blocks_of(values: list[ort.OrtValue], dtype: CacheType) -> list[Block]:
+    """Return where key and value, or state, of each layer in turn lie."""
+    shapes = [value.shape() for value in values]
+    layers = range(shapes[0][0] if shapes else 0)
+    return [
+        Block(value.data_ptr() + layer * prod(shape) * np.dtype(dtype).itemsize, shape)
+        for layer in layers
+        for value, (_, *shape) in zip(values, shapes, strict=True)
+    ]
 
 
 def length_of(values: list[ort.OrtValue]) -> int:

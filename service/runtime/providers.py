@@ -1,9 +1,11 @@
 """Choose an execution provider, and open a graph on it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
+from threading import RLock
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -11,7 +13,7 @@ import onnxruntime as ort
 
 from service.arrays import IntArray
 from service.bundle.manifest import Bundle
-from service.errors import StartupError, shorten_line
+from service.errors import PassFailed, StartupError, shorten_line
 from service.settings.settings import Provider
 
 PROVIDERS = {
@@ -26,6 +28,7 @@ SLOWER_FUSIONS = [
 ]
 # By default CUDA multiplies float32 with 10 bits of mantissa, and the self-check refuses that.
 OPTIONS = {PROVIDERS[Provider.cuda]: {"use_tf32": "0"}}
+CAPTURING = {"enable_cuda_graph": "1"}
 # What ONNX Runtime writes before the reason of an error
 NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |(Load model from .*? failed|Exception during \w+): ?"
@@ -62,12 +65,13 @@ def load_cuda() -> None:
 
 
 def open_graph(
-    path: Path, provider: str, threads: int = 1, *, arena: bool = True
+    path: Path, provider: str, threads: int = 1, *, arena: bool = True, capture: bool = False
 ) -> ort.InferenceSession:
     """Return a session that computes on its caller's thread and on `threads` - 1 others.
 
     All callers of the session share these other threads. They sleep between runs: spinning threads
     would take cores from other work. An `arena` keeps the memory of the largest run for the next.
+    With `capture`, CUDA may capture runs, unless the graph sends numbers to the host (`captures`).
     Raise StartupError if ONNX Runtime refuses the graph.
     """
     if provider != PROVIDERS[Provider.cpu]:
@@ -75,7 +79,49 @@ def open_graph(
     entries = {"session.force_spinning_stop": "1"}
     if products_saturate():  # exact sums make a product take 1.2 to 1.4 times as long
         entries["session.x64quantprecision"] = "1"
+    if capture and provider == PROVIDERS[Provider.cuda]:
+        with suppress(StartupError):
+            return start_session(path, provider, threads, entries, arena, capture=True)
     return start_session(path, provider, threads, entries, arena)
+
+
+def captures(session: ort.InferenceSession) -> bool:
+    """Return whether CUDA may capture runs of this session."""
+    options = session.get_provider_options().get(PROVIDERS[Provider.cuda], {})
+    return options.get("enable_cuda_graph") == "1"
+
+
+class LazyGraph:
+    """A graph that is opened when it is first needed. Any number of threads may open it; the first
+    one opens and checks it for all."""
+
+    def __init__(self, open_session: Callable[[], ort.InferenceSession]) -> None:
+        self._open_session = open_session
+        self._lock = RLock()  # the check runs the graph, on the thread that opened it
+        self._session: ort.InferenceSession | None = None
+        self._refusal: str | None = None
+        self.check: Callable[[], str | None] | None = None  # returns what is wrong with the graph
+
+    def open(self) -> ort.InferenceSession:
+        """Raise PassFailed if the check found something wrong, now or before.
+
+        If it cannot be opened or checked now, for want of memory, the next call tries again.
+        """
+        with self._lock:
+            if self._refusal:
+                raise PassFailed(self._refusal)
+            if self._session:
+                return self._session
+            self._session = session = self._open_session()
+            try:
+                self._refusal = self.check() if self.check else None
+            except Exception:
+                self._session = None
+                raise
+            if self._refusal:
+                self._session = None
+                raise PassFailed(self._refusal)
+            return session
 
 
 def describe_graph(path: Path) -> ort.InferenceSession:
@@ -91,7 +137,9 @@ def start_session(
     threads: int,
     entries: Mapping[str, str],
     arena: bool,
+    *,
     optimized: bool = True,
+    capture: bool = False,
 ) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -101,11 +149,12 @@ def start_session(
         options.add_session_config_entry(name, value)
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    own = {**OPTIONS.get(provider, {}), **(CAPTURING if capture else {})}
     try:
         return ort.InferenceSession(
             str(path),
             options,
-            providers=[(provider, OPTIONS.get(provider, {}))],
+            providers=[(provider, own)],
             disabled_optimizers=SLOWER_FUSIONS,
         )
     except Exception as error:  # ONNX Runtime's errors have no class of their own

@@ -4,6 +4,7 @@ The graphs that decode are checked at start, the others when they are first open
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from service.arrays import FloatArray, IntArray
 from service.bundle.manifest import Bundle, GraphName
 from service.errors import StartupError
-from service.runtime.cache import CrossCache
+from service.runtime.cache import Cross, CrossCache
 from service.runtime.providers import reason_of
 from service.runtime.reference import LARGEST_IDS, Torch, read_reference
 from service.runtime.session import Attended, Session
@@ -121,6 +122,11 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
     encoded, cross = session.encode(sample_sources(torch))
     for i, memory in enumerate(encoded):
         yield f"memory[{i}]", memory, torch["memory"][i, : len(memory)]
+    compare = compare_shortlisted if session.shortlists else compare_steps
+    yield from compare(session, cross, torch)
+
+
+def compare_steps(session: Session, cross: Cross, torch: Torch) -> Iterator[Pair]:
     for i, position, top, log_probs in steps(session, cross, torch):
         ids, theirs = (torch[name][i, position] for name in ("log_prob_ids", "log_probs"))
         yield f"log_probs[{i}, {position}]", log_probs[ids], theirs
@@ -129,12 +135,33 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
         yield f"top_log_probs[{i}, {position}]", log_probs[top.ids[i]], largest
 
 
+def compare_shortlisted(session: Session, cross: Cross, torch: Torch) -> Iterator[Pair]:
+    """Let the shortlist of each source hold the tokens whose log-probs are known, and compare these
+    as if there were no others."""
+    assert isinstance(cross, CrossCache)  # shortlists are used on a CPU alone
+    listed = replace(cross, listed=[np.unique(ids) for ids in torch["log_prob_ids"]])
+    for i, position, _, log_probs in steps(session, listed, torch, shortlisted=True):
+        ids, theirs = (torch[name][i, position] for name in ("log_prob_ids", "log_probs"))
+        yield f"log_probs[{i}, {position}]", log_softmax(log_probs[ids]), log_softmax(theirs)
+
+
+def compare_all_tokens(session: Session, torch: Torch) -> Iterator[Pair]:
+    """Compare the step that scores all tokens, of a model with shortlists."""
+    _, cross = session.encode(sample_sources(torch))
+    return compare_steps(session, cross, torch)
+
+
 def steps(
-    session: Session, cross: CrossCache, torch: Torch, gates: FloatArray | None = None
+    session: Session,
+    cross: Cross,
+    torch: Torch,
+    gates: FloatArray | None = None,
+    *,
+    shortlisted: bool = False,
 ) -> Iterator[tuple[int, int, Candidates, FloatArray]]:
     """Yield for each target and position the candidates of all, and the log-probs (V,) of this one;
     `gates` are (B, K, L, H)."""
-    cache = session.new_cache(rows_per_source=1)
+    cache = session.new_cache(rows_per_source=1, shortlisted=shortlisted)
     cache.insert(cross)
     targets = targets_of(torch)
     for position, tokens in enumerate(torch["decoder_input_ids"].T):
@@ -205,7 +232,7 @@ def compare_gated_step(session: Session, torch: Torch) -> Iterator[Pair]:
 
 def compare_gated_steps(
     session: Session,
-    cross: CrossCache,
+    cross: Cross,
     torch: Torch,
     name: str,
     gates: FloatArray | None = None,
@@ -236,6 +263,7 @@ def gates_of(torch: Torch, name: str) -> FloatArray:
 
 
 COMPARISONS: dict[GraphName, Callable[[Session, Torch], Iterator[Pair]]] = {
+    "step": compare_all_tokens,
     "draft_step": compare_draft_step,
     "attention": compare_attention,
     "encoder_attention": compare_encoder_attention,
@@ -268,7 +296,7 @@ def targets_of(torch: Torch) -> list[IntArray]:
     return unpadded(torch["decoder_input_ids"], torch["decoder_length"])
 
 
-def crosses_of(session: Session, torch: Torch) -> list[CrossCache]:
+def crosses_of(session: Session, torch: Torch) -> list[Cross]:
     sources = sample_sources(torch)
     _, cross = session.encode(sources)
     return [cross.pick([i]) for i in range(len(sources))]

@@ -18,29 +18,29 @@ from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle.manifest import Bundle, DecoderAttention, GraphName
 from service.errors import PassFailed, StartupError
 from service.runtime.binding import Binding
-from service.runtime.cache import Cache, CacheType, CrossCache
-from service.runtime.device_binding import DeviceBinding, inputs_on_host
+from service.runtime.cache import Cache, CacheType, Cross, CrossCache
+from service.runtime.device_binding import DeviceBinding, DeviceBindings
 from service.runtime.device_cache import DeviceCache, Mover
-from service.runtime.lazy_graph import LazyGraph
+from service.runtime.device_encoder import DeviceEncoder
+from service.runtime.outputs import Outputs
 from service.runtime.providers import (
     PROVIDERS,
+    LazyGraph,
     cache_device,
     describe_graph,
     open_graph,
     usable_provider,
 )
+from service.runtime.shortlists import Shortlists, read_shortlists
 from service.runtime.signatures import describe_mismatch
 from service.search.protocol import Candidates
 from service.settings.settings import Precision, Provider, Settings
 
-USED_OFTEN = {
-    "encoder",
-    "step",
-    "draft_step",
-}  # the others take much memory, for a pass now and then
+# others take memory for a pass now and then
+USED_OFTEN = {"encoder", "step", "shortlisted_step", "draft_step"}
 MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
-DECODING: tuple[GraphName, ...] = ("encoder", "step")  # graphs that every model needs at start
+SHORTLISTED: set[GraphName] = {"shortlisted_step", "output_rows"}
 CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
 NOT_FINITE = (
     "the model computed NaN or infinity: its weights are damaged, or overflow at this precision;"
@@ -109,21 +109,41 @@ class Session:
             )
         )
         self._encoded_names = ["memory", *self._cross_names]
-        device = cache_device(name)
-        self._mover = Mover(device, self._cache_type) if device else None
+        self._mover: Mover | None = None
+        self._device_encoder: DeviceEncoder | None = None
+        if device := cache_device(name):
+            self._mover = Mover(device, self._cache_type)
+            kept = self._config, self._pad_id
+            self._device_encoder = DeviceEncoder(*kept, device, self._mover)
+        graphs = bundle.manifest.precisions[precision]
+        self.shortlists: Shortlists | None = None
+        if bundle.manifest.shortlists and self.on_cpu and graphs.keys() >= SHORTLISTED:
+            path = bundle.path(bundle.manifest.shortlists)
+            self.shortlists = read_shortlists(path, self._config, bundle.manifest.eos_ids)
         self.workers = 1
         if self.on_cpu:
             self.workers = settings.workers or self._default_workers(settings.cores)
         threads = max(1, settings.cores - self.workers + 1)
         self._graphs: dict[GraphName, LazyGraph] = {
             graph: LazyGraph(
-                partial(open_graph, bundle.path(file), name, threads, arena=graph in USED_OFTEN)
+                partial(
+                    open_graph,
+                    bundle.path(file),
+                    name,
+                    threads,
+                    arena=graph in USED_OFTEN,
+                    # a captured run first computes twice, which would move a state on twice
+                    capture=graph == "step" and not self._config.recurrent,
+                )
             )
-            for graph, file in bundle.manifest.precisions[precision].items()
+            for graph, file in graphs.items()
             if settings.opens(graph) and (graph != "draft_step" or self._mover is None)
         }
         self._check_signatures(bundle)
-        self._read_on_host = inputs_on_host(self.open("step"))
+        self._device_bindings: DeviceBindings | None = None
+        if self._mover:
+            names = self._self_names, self._cross_names
+            self._device_bindings = DeviceBindings(self.open("step"), *names)
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -137,22 +157,36 @@ class Session:
         if graph in self._graphs:
             self._graphs[graph].check = check
 
-    def new_cache(self, rows_per_source: int) -> Cache | DeviceCache:
-        """Return an empty cache in the memory that the provider computes in."""
+    def new_cache(self, rows_per_source: int, shortlisted: bool = False) -> Cache | DeviceCache:
+        """Return an empty cache in the memory that the provider computes in. If `shortlisted`, its
+        steps score the tokens on the shortlists of the sources alone."""
         if self._mover:
             return DeviceCache(self._config, rows_per_source, self._mover)
-        return Cache(self._config, rows_per_source, self._cache_type)
+        outputs = None
+        if shortlisted:
+            sizes = self._config.d_model, self._config.target_vocab_size
+            outputs = Outputs(self._gather, *sizes)
+        return Cache(self._config, rows_per_source, self._cache_type, outputs)
 
     def encode(
-        self, sources: Sequence[IntArray], gates: FloatArray | None = None
-    ) -> tuple[list[FloatArray], CrossCache]:
-        """Return the memory (S, M) of each source, and the cross-attention cache of all sources."""
+        self,
+        sources: Sequence[IntArray],
+        gates: FloatArray | None = None,
+        wants_memory: bool = True,
+    ) -> tuple[list[FloatArray], Cross]:
+        """Return the memory (S, M) of each source, if it is wanted, and the cross-attention cache
+        of all sources."""
         feeds, lengths = self._sources(sources, gates)
         graph: GraphName = "encoder" if gates is None else "gated_encoder"
+        if self._device_encoder:
+            names = self._cross_names
+            found, kept = self._device_encoder.run(self.open(graph), feeds, names)
+            if not self._device_encoder.is_finite(found):
+                raise PassFailed(NOT_FINITE)
+            return unpadded(found.numpy(), lengths) if wants_memory else [], kept
         memory, *cross = self._run(graph, self._encoded_names, feeds)
-        return [memory[i, :length] for i, length in enumerate(lengths)], CrossCache(
-            [*cross], lengths
-        )
+        listed = [self.shortlists.of(source) for source in sources] if self.shortlists else ()
+        return unpadded(memory, lengths), CrossCache([*cross], lengths, listed)
 
     def step(
         self,
@@ -168,6 +202,8 @@ class Session:
         all logits. The next step overwrites them.
         """
         graph: GraphName = "step" if gates is None else "gated_step"
+        if isinstance(cache, Cache) and cache.outputs:
+            graph = "shortlisted_step"
         candidates = self._step(graph, cache, tokens, k, logits, gates)
         cache.position += 1
         return candidates
@@ -190,35 +226,48 @@ class Session:
         logits: bool,
         gates: FloatArray | None,
     ) -> Candidates:
-        read = 1 if tokens.ndim == 1 else tokens.shape[1]
-        needed = int(cache.position.max()) + read
+        needed = int(cache.position.max()) + (1 if tokens.ndim == 1 else tokens.shape[1])
         if needed > cache.capacity:
             cache.grow(needed)
-        vocab_size = self._config.target_vocab_size
+        outputs = cache.outputs if isinstance(cache, Cache) else None
+        vocab_size = len(outputs.tokens) if outputs else self._config.target_vocab_size
         key = graph, tokens.shape, min(k, vocab_size), logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
-            session, count = self.open(graph), min(k, vocab_size)
-            names = self._self_names, self._cross_names
-            size = vocab_size if logits else None
-            if isinstance(cache, Cache):
-                cache.bindings[key] = Binding(
-                    cache, session, names, count, shape=tokens.shape, vocab_size=size, gates=gates
-                )
-            else:
-                cache.bindings[key] = DeviceBinding(
-                    cache, session, *names, count, vocab_size=size, on_host=self._read_on_host
-                )
+            cache.bindings[key] = self._bind(cache, key, vocab_size, gates)
         candidates = cache.bindings[key].run(tokens, cache.position, gates)
         if np.isnan(candidates.log_probs).any():
             raise PassFailed(NOT_FINITE)
-        return candidates
+        if not outputs:
+            return candidates
+        all_logits = None if candidates.logits is None else outputs.scatter(candidates.logits)
+        return Candidates(candidates.log_probs, outputs.tokens[candidates.ids], all_logits)
+
+    def _gather(self, ids: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return rows (N, M) and biases (N,) of the output projection."""
+        rows, biases = self._run("output_rows", ["output_rows", "output_bias"], {"ids": ids})
+        return rows, biases
+
+    def _bind(
+        self,
+        cache: Cache | DeviceCache,
+        key: tuple[GraphName, tuple[int, ...], int, bool],
+        vocab_size: int,
+        gates: FloatArray | None,
+    ) -> Binding | DeviceBinding:
+        graph, shape, k, logits = key
+        size = vocab_size if logits else None
+        if isinstance(cache, Cache):
+            names, opened = (self._self_names, self._cross_names), self.open(graph)
+            return Binding(cache, opened, names, k, shape=shape, vocab_size=size, gates=gates)
+        assert self._device_bindings
+        return self._device_bindings.bind(cache, self.open(graph), k, size)
 
     def attention(
         self,
         inputs: Sequence[IntArray],
-        crosses: Sequence[CrossCache],
+        crosses: Sequence[Cross],
         gates: FloatArray | None = None,
     ) -> list[dict[DecoderAttention, Attended]]:
         """Return decoder attention (L, H, T, T), if there is any, and cross-attention (L, H, T, S)
@@ -275,7 +324,7 @@ class Session:
         self,
         inputs: Sequence[IntArray],
         targets: Sequence[IntArray],
-        crosses: Sequence[CrossCache],
+        crosses: Sequence[Cross],
         gates: FloatArray | None = None,
     ) -> list[FloatArray]:
         """Return the log-prob (T,) of each id of `targets` (T,) after the decoder input in the same
@@ -296,7 +345,7 @@ class Session:
         feeds: Feeds = {"source_ids": ids, "source_length": lengths}
         return (feeds if gates is None else {**feeds, "gates": gates}), lengths
 
-    def _teacher_forcing(self, inputs: Sequence[IntArray], crosses: Sequence[CrossCache]) -> Feeds:
+    def _teacher_forcing(self, inputs: Sequence[IntArray], crosses: Sequence[Cross]) -> Feeds:
         """Return the inputs of a pass over whole targets: padded decoder ids and padded sources."""
         ids, lengths = self._padded(inputs)
         source_length = np.concatenate([cross.source_length for cross in crosses])
@@ -305,8 +354,8 @@ class Session:
             "decoder_length": lengths,
             "source_length": source_length,
         }
-        for index, name in enumerate(self._cross_names):
-            parts = [cross.keys_values[index] for cross in crosses]  # (1, H, S, D) each
+        keys_values = zip(*(cross.keys_values for cross in crosses), strict=True)
+        for name, parts in zip(self._cross_names, keys_values, strict=True):  # (1, H, S, D) each
             _, heads, _, head_dim = parts[0].shape
             shape = (len(parts), heads, source_length.max(), head_dim)
             feeds[name] = padded = np.zeros(shape, parts[0].dtype)
@@ -318,7 +367,11 @@ class Session:
         """One a core as long as the CPU's caches hold what each of them reads. Beyond that one in
         all: the cores share each product, and the weights are read once (docs/adr/0005)."""
         # ONNX Runtime computes fp16 at fp32 on a CPU, so that it holds 4 bytes a weight too.
-        size = self._config.step_weights * (1 if self.precision == Precision.int8 else 4)
+        # With shortlists, a small part of the output projection is read.
+        count = self._config.step_weights
+        if self.shortlists:
+            count -= self._config.d_model * self._config.target_vocab_size
+        size = count * (1 if self.precision == Precision.int8 else 4)
         return cores if size <= CACHED else 1
 
     def _run(self, graph: GraphName, outputs: list[str], feeds: Feeds) -> list[FloatArray]:
@@ -345,9 +398,10 @@ class Session:
         Graphs that are opened later are only described: their weights would take memory.
         """
         files = bundle.manifest.precisions[self.precision]
+        decoding = {"encoder", "shortlisted_step" if self.shortlists else "step"}
         for graph in self._graphs:
             path = bundle.path(files[graph])
-            session = self.open(graph) if graph in DECODING else describe_graph(path)
+            session = self.open(graph) if graph in decoding else describe_graph(path)
             cache_type = CACHE_TYPES[self._cache_type]
             if fault := describe_mismatch(session, graph, self._config, cache_type):
                 raise StartupError(f"{path}: {fault}: export the bundle again")
@@ -370,6 +424,11 @@ def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precisi
             f"{bundle.root} has no graphs of precision {wanted}; choose one of: auto, {names}"
         )
     return wanted
+
+
+def unpadded(rows: FloatArray, lengths: IntArray) -> list[FloatArray]:
+    """Return each row (S, M) of (B, longest, M) without padding."""
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
 
 def names_of(what: str, kinds: Iterable[str], layers: int) -> list[str]:

@@ -62,6 +62,8 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
     scored = forced | {"target_ids": (INT,)}
     log_probs: Tensors = {"token_log_probs": (FLOAT,)}
     best: Tensors = {"top_log_probs": (FLOAT,), "top_ids": (INT,), "logits": (FLOAT, vocab_size)}
+    listed: Tensors = {"output_rows": (FLOAT, config.d_model), "output_bias": (FLOAT,)}
+    placed: Tensors = {"top_log_probs": (FLOAT,), "top_places": (INT,), "logits": (FLOAT,)}
     tables: dict[GraphName, tuple[Tensors, Tensors]] = {
         "encoder": (source, encoded),
         "step": (step, best | written),
@@ -72,6 +74,8 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
         "gated_encoder": (source | encoder_gates, encoded | encoder | encoder_norms),
         "gated_step": (step | decoder_gates, best | written),
         "gated_decoder": (scored | decoder_gates, both | both_norms | log_probs),
+        "shortlisted_step": (step | listed, placed | written),
+        "output_rows": ({"ids": (INT,)}, listed),
     }
     return tables[graph]
 

@@ -7,6 +7,7 @@ have begun a phrase, and so have said what the model did not want to say, would 
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from operator import itemgetter
 
 from service.search.phrases import Phrases, State
 from service.search.protocol import DEAD, Beam, Candidates
@@ -14,74 +15,90 @@ from service.search.protocol import DEAD, Beam, Candidates
 Continuation = tuple[float, int, int, float]  # the fields of a Beam, which takes longer to make
 
 
+def best_continuations(
+    candidates: Candidates,
+    first_row: int,
+    totals: Sequence[float],
+    count: int,
+    needed: Sequence[Sequence[int]],
+) -> list[Continuation]:
+    """Return the `count` best continuations of each row (W,) of a source, and those by the tokens
+    that it needs, best first."""
+    assert candidates.logits is not None  # the search asked for them
+    found: list[Continuation] = []
+    rows = slice(first_row, first_row + len(totals))
+    ids, log_probs = candidates.ids[rows, :count], candidates.log_probs[rows, :count]
+    logit = candidates.logits[rows].item  # of a row and a token
+    lists = zip(totals, ids.tolist(), log_probs.tolist(), needed, strict=True)
+    # Loops, because they are faster than arrays and comprehensions of so few numbers
+    for row, (total, tokens, values, others) in enumerate(lists):
+        if total == DEAD:
+            continue
+        for token, value in zip(tokens, values, strict=True):
+            found.append((total + value, row, token, value))
+        if others := [token for token in others if token not in tokens]:
+            norm = logit(row, tokens[0]) - values[0]
+            for token in others:
+                value = logit(row, token) - norm
+                found.append((total + value, row, token, value))
+    found.sort(key=itemgetter(0), reverse=True)
+    return found
+
+
 class Banks:
     """The beams of one source by what they lack."""
 
     def __init__(self, phrases: Phrases, prefix: Sequence[int], beam_size: int) -> None:
         self._phrases = phrases
-        self._prefix = prefix
         self._beam_size = beam_size  # W
         self._set([phrases.read(prefix)] * beam_size)
         self._would_end = False  # whether the model has wanted to end a target without a phrase
         self._ending: set[int] = set()  # rows that it would end at this step
-        self._overdue = [False] * beam_size  # (W,): rows that it would have ended, as `rivals` says
+        self._overdue: set[int] = set()  # rows that it would have ended, as `rivals` says
 
-    def follow(self, beams: Sequence[Beam]) -> None:
-        """Read the token of each row (W,)."""
-        states, overdue, ending = self._states, self._overdue, self._ending
+    def follow(self, beams: Sequence[Beam]) -> bool:
+        """Read the token of each row (W,). Return whether a live one still lacks a phrase: once all
+        have met all, so do those that continue them."""
+        states, late = self._states, self._overdue | self._ending
         self._set([self._phrases.next(states[parent], token) for _, parent, token, _ in beams])
-        self._overdue = [
-            (overdue[parent] or parent in ending) and total > DEAD and effects.remaining > 0
-            for (total, parent, _, _), effects in zip(beams, self._effects, strict=True)
-        ]
+        lacking = {
+            row: parent
+            for row, (total, parent, _, _) in enumerate(beams)
+            if total > DEAD and self._effects[row].remaining
+        }
+        self._overdue = {row for row, parent in lacking.items() if parent in late}
+        return bool(lacking)
 
     def _set(self, states: list[State]) -> None:
         self._states = states  # (W,)
-        self._effects = [self._phrases.effects(state) for state in states]  # (W,)
+        self._effects = [*map(self._phrases.effects, states)]  # (W,)
 
-    def advancing(self, row: int) -> list[int]:
-        """Return the tokens that bring a row nearer to its phrases."""
-        return self._effects[row].advancing
-
-    def continuations(
-        self, candidates: Candidates, first_row: int, totals: Sequence[float], count: int
-    ) -> list[Continuation]:
-        """Return the `count` best continuations of each row, and those that advance, best first."""
-        found: list[Continuation] = []
-        rows = slice(first_row, first_row + self._beam_size)
-        ids, log_probs = candidates.ids[rows, :count], candidates.log_probs[rows, :count]
-        lists = zip(totals, ids.tolist(), log_probs.tolist(), strict=True)
-        for row, (total, tokens, values) in enumerate(lists):
-            if total == DEAD:
-                continue
-            pairs = zip(tokens, values, strict=True)
-            found += [(total + value, row, token, value) for token, value in pairs]
-            others = [token for token in self._effects[row].advancing if token not in tokens]
-            if others:
-                assert candidates.logits is not None  # the search asked for them
-                logits = candidates.logits[first_row + row]  # (V,)
-                norm = logits.item(tokens[0]) - values[0]
-                pairs = ((token, logits.item(token) - norm) for token in others)
-                found += [(total + value, row, token, value) for token, value in pairs]
-        found.sort(reverse=True)
-        return found
+    def advancing(self) -> list[list[int]]:
+        """Return the tokens that bring each row (W,) nearer to its phrases."""
+        return [effects.advancing for effects in self._effects]
 
     def lacks(self, beam: Beam) -> int:
         """Return how many tokens a continuation may still need to meet all phrases."""
         effects = self._effects[beam.parent]
         return effects.lacking.get(beam.token_id, effects.otherwise)
 
-    def unmet(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        return self._phrases.unmet(self._phrases.read([*self._prefix, *token_ids]))
+    def unmet(self, row: int) -> tuple[int, ...]:
+        """Return the numbers of the items that a row lacks."""
+        return self._phrases.unmet(self._states[row])
 
-    def rivals(self, totals: Sequence[float]) -> list[float]:
+    def unmet_after(self, beam: Beam) -> tuple[int, ...]:
+        """Return the numbers of the items that a continuation lacks."""
+        return self._phrases.unmet(self._phrases.next(self._states[beam.parent], beam.token_id))
+
+    def rivals(self, totals: Sequence[float]) -> Sequence[float]:
         """Return the totals of the rows, of (W,), for which the search should go on.
 
         A row does not count if it lacks a phrase and the model would have ended it, or a beam that
         it continues. It would go on up to the limit, since it must not end.
         """
-        pairs = zip(totals, self._overdue, strict=True)
-        return [total for total, is_overdue in pairs if not is_overdue]
+        if not self._overdue:
+            return totals
+        return [total for row, total in enumerate(totals) if row not in self._overdue]
 
     def share(
         self, continuations: Sequence[Continuation], room: int, eos_ids: Sequence[int]
@@ -100,12 +117,13 @@ class Banks:
         # With their rank among those that have met all
         endings: list[tuple[int, Continuation]] = []
         self._ending.clear()
-        effects = self._effects
+        lacks = [(effects.lacking.get, effects.otherwise) for effects in self._effects]
         for rank, beam in enumerate(continuations):
             total, parent, token_id, _ = beam
             if total == DEAD:
                 break
-            lacking = effects[parent].lacking.get(token_id, effects[parent].otherwise)
+            look_up, otherwise = lacks[parent]
+            lacking = look_up(token_id, otherwise)
             place = banks.get(lacking, 0)
             if token_id not in eos_ids:
                 banks[lacking] = place + 1

@@ -6,11 +6,12 @@ Axes: B sources, W beams (rows) of each, R = B x W rows, K candidates of a row.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 
 import numpy as np
 
 from service.arrays import IntArray
-from service.search.banks import Banks
+from service.search.banks import Banks, best_continuations
 from service.search.options import SearchOptions
 from service.search.protocol import (
     DEAD,
@@ -37,7 +38,7 @@ class BeamState:
     forced: int  # number of start ids that count in the length
     prefix: list[int]  # ids that are still to be read before the first choice
     totals: list[float]  # (W,): of the beams at the present step
-    banks: Banks | None  # if phrases are required
+    banks: Banks | None  # while required phrases are missing
     steps: list[list[Beam]] = field(default_factory=list[list[Beam]])  # (T, W)
     alternatives: list[list[Alternatives]] = field(default_factory=list[list[Alternatives]])
     entropies: list[list[float]] = field(default_factory=list[list[float]])  # if asked for: (T, W)
@@ -56,23 +57,24 @@ class BeamState:
         if self.options.entropies:
             rows = range(first_row, first_row + len(self.totals))
             self.entropies.append([entropy(candidates.of(row)[2]) for row in rows])
-        if self.banks and self.rules.takes_best:
-            count = self.options.beam_size + len(eos_ids)
-            best = self.banks.continuations(candidates, first_row, self.totals, count)
+        # W live beams may come from one row, which may end by each eos
+        count = self.options.beam_size + len(eos_ids)
+        advancing = self.banks.advancing() if self.banks else [()] * len(self.totals)
+        if self.rules.takes_best:
+            best = best_continuations(candidates, first_row, self.totals, count, advancing)
+            if not self.banks:
+                return starmap(Beam, best)
             return self.banks.share(best, self._room, eos_ids)
-        # Each bank needs W live beams of a row, which may end by each eos
-        least = self.options.beam_size + len(eos_ids) if self.banks else self.rules.least
-        count = least + self.rules.most_ending
+        count += self.rules.most_ending
         found: list[Beam] = []
         alternatives: list[Alternatives] = [[] for _ in self.totals]
         for row, total in enumerate(self.totals):
             if total == DEAD:
                 continue
-            needed = self.banks.advancing(row) if self.banks else ()
             of_row = candidates.of(first_row + row)
-            allowed = self.rules.allowed(*of_row, self._token_ids(row), needed)
+            allowed = self.rules.allowed(*of_row, self._token_ids(row), advancing[row])
             alternatives[row] = allowed.best
-            pairs = allowed.most_probable(count, needed)
+            pairs = allowed.most_probable(count, advancing[row])
             found += [Beam(total + log_prob, row, token, log_prob) for token, log_prob in pairs]
         self.alternatives.append(alternatives)
         found.sort(key=lambda beam: -beam.total)
@@ -95,7 +97,8 @@ class BeamState:
             if reason is None:
                 beams.append(beam)
             elif rank < beam_size:
-                self._add_hypothesis([*self._path(beam.parent), beam], reason)
+                unmet = self.banks.unmet_after(beam) if self.banks else ()
+                self._add_hypothesis([*self._path(beam.parent), beam], reason, unmet)
         if not beams and not self.hypotheses:
             self._end_beams("stop")  # the rules allow no token, so the beams end as they are
         # STEP 2: give each beam a row
@@ -132,17 +135,15 @@ class BeamState:
         """Return why a beam ends with its token; None if it goes on."""
         if beam.token_id in eos_ids:
             return "eos"
-        if self.banks and self.banks.lacks(beam):
+        if not self.rules.stops or (self.banks and self.banks.lacks(beam)):
             return None
-        if self.rules.stops and self.rules.ends([*self._token_ids(beam.parent), beam.token_id]):
-            return "stop"
-        return None
+        return "stop" if self.rules.ends([*self._token_ids(beam.parent), beam.token_id]) else None
 
     def _step_to(self, beams: list[Beam]) -> None:
         self.steps.append(beams)
         self.totals = [beam.total for beam in beams]
-        if self.banks:
-            self.banks.follow(beams)
+        if self.banks and not self.banks.follow(beams):
+            self.banks = None  # all beams that follow have all phrases
 
     @property
     def _length(self) -> int:
@@ -172,9 +173,12 @@ class BeamState:
         """Add every live beam to the hypotheses as it is."""
         for row, total in enumerate(self.totals):
             if total > DEAD:
-                self._add_hypothesis(self._path(row), reason)
+                unmet = self.banks.unmet(row) if self.banks else ()
+                self._add_hypothesis(self._path(row), reason, unmet)
 
-    def _add_hypothesis(self, path: list[Beam], reason: FinishReason) -> None:
+    def _add_hypothesis(
+        self, path: list[Beam], reason: FinishReason, unmet: tuple[int, ...]
+    ) -> None:
         """Add a hypothesis and keep the W best; those with all phrases are better than others."""
         token_ids, log_probs = [b.token_id for b in path], [b.log_prob for b in path]
         top_log_probs: list[Alternatives] = []
@@ -183,7 +187,6 @@ class BeamState:
             steps = zip(self.alternatives, path, strict=False)
             top_log_probs = [alternatives[beam.parent] for alternatives, beam in steps]
         penalty = self.options.length_penalty
-        unmet = self.banks.unmet(token_ids) if self.banks else ()
         entropies = [of[beam.parent] for of, beam in zip(self.entropies, path, strict=False)]
         self.hypotheses.append(
             Hypothesis(

@@ -11,6 +11,7 @@ import numpy as np
 from service.arrays import IntArray
 from service.search.options import SearchOptions
 from service.search.protocol import (
+    DEAD,
     Alternatives,
     Candidates,
     Detokenize,
@@ -44,7 +45,7 @@ class Sequence:
     def choose(self, candidates: Candidates, row: int) -> tuple[int, float] | None:
         """Return a token that the rules allow, and its log-prob; None if they allow none."""
         allowed = self.rules.allowed(*candidates.of(row), self.token_ids)
-        if not len(allowed.ids):
+        if not len(allowed.ids) or allowed.log_probs.max() == DEAD:  # not on the shortlist
             return None
         random = self.random
         index = draw(allowed, self.options, random) if random else allowed.log_probs.argmax()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from service.arrays import FloatArray, IntArray
 from service.search.options import SearchOptions
 from service.search.phrases import Phrases
-from service.search.protocol import Alternatives, Detokenize
+from service.search.protocol import DEAD, Alternatives, Detokenize
 from service.search.sequences import Sequences, following, ngrams, repeating, suppressed, trie_of
 
 ENDING_TEXTS = 64  # of a row's best tokens, how many may complete stop texts at the same step
@@ -287,7 +287,9 @@ def places_of(tokens: Collection[int], ids: IntArray | None) -> IntArray:
 
 
 def most_probable(log_probs: FloatArray, ids: IntArray, count: int) -> Alternatives:
+    """Return fewer if the others are impossible: they are not on the shortlist of the source."""
     order = best_first(log_probs, count)
+    order = order[log_probs[order] > DEAD]
     return list(zip(ids[order].tolist(), log_probs[order].tolist(), strict=True))
 
 

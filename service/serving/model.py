@@ -3,6 +3,7 @@
 import asyncio
 from functools import cached_property
 
+from service.search.ways import Ways
 from service.serving.client import EngineClient
 from service.serving.supervisor import Supervisor
 from service.text.tokenizer import Tokenizer
@@ -16,6 +17,7 @@ class Model:
         self.supervisor = supervisor
         self.source = source
         self.target = target
+        self.ways = Ways(target)  # of phrases that targets must contain
         self.bundle = supervisor.bundle
         self.manifest = self.bundle.manifest
         self.name = self.manifest.name

@@ -1,47 +1,33 @@
 """Turn text into token ids and back, with the offsets of every token in the text."""
 
-import codecs
-import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cache, lru_cache, partial
-from typing import TypeVar
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
-from tokenizers.decoders import DecodeStream
 
-from service.errors import Fault, Invalid, PassFailed, TooLarge, shorten, shorten_line
+from service.errors import Fault, Invalid, TooLarge, shorten
 from service.text.compose import takes_long
+from service.text.reader import REPLACEMENT, LibraryError, Reader, call, write_text
 from service.text.tokens import Token, Tokens
 from service.text.unknown import WORDS, advise, unknown_fault
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
-INVALID = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as Python decodes them
-ANY_LETTER = "a"
 UNKNOWN = "<unk>"
 WORD_MARK = "\u2581"  # as sentencepiece writes it
 VISIBLE = "LNPS"  # categories of Unicode: letters, numbers, punctuation, symbols
 LIGATURE, LONGEST_LIGATURE = "\ufdfa", 18  # and how many characters Unicode makes of it
 NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NO_CODES: Mapping[str, Sequence[int]] = {}
-LONGEST_REASON = 200  # characters quoted from an error of the library
 NO_TOKEN = "holds no token; send a text with at least one"
 # Characters of a text that is tokenized at once. A longer one is passed to the library as a batch,
 # during which the library does not hold the interpreter's lock: it would for milliseconds.
 SHORT = 1 << 8
 KEPT_NAMES = 1 << 14  # names of tokens that are not asked of the library again
-
-
-Returned = TypeVar("Returned")
-
-
-class LibraryError(Exception):
-    """An error of the library of tokenizers, in one short line."""
 
 
 class Tokenizer:
@@ -131,8 +117,11 @@ class Tokenizer:
         none of these, anything but white space."""
         return has_letters(text) if self._knows_letters else bool(text.strip())
 
-    def encode(self, text: str, pointer: str, *, known: bool = False) -> Tokens:
-        """Tokenize a text. With `known`, also refuse text that the model reads as unknown.
+    def encode(
+        self, text: str, pointer: str, *, known: bool = False, placed: bool = False
+    ) -> Tokens:
+        """Tokenize a text. With `known`, also refuse text that the model reads as unknown. With
+        `placed`, make the tokens now, which otherwise takes as long again when they are read.
 
         Raise Invalid if the text has no token, has characters outside the vocabulary, is not
         Unicode, or begins with the name of a language token; TooLarge beyond the limit.
@@ -163,12 +152,20 @@ class Tokenizer:
             raise Invalid.of([unknown_fault(pointer, text, encoding, refused, advice)])
         if not (self._generated or has_letters(text) or self._has_signs(encoding)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
+        return self._tokens_of(text, ids, encoding if placed else None)
+
+    def _tokens_of(self, text: str, ids: list[int], encoding: Encoding | None) -> Tokens:
+        """Return a text with these ids. A request would keep the 130 bytes a token that an encoding
+        takes: without one, the text is encoded again if the tokens are read."""
         before, after = self._prefix, self._suffix
-        return Tokens.of(
-            text,
-            [*(token.id for token in before), *ids, *(token.id for token in after)],
-            lambda: [*before, *close_gaps(text, encoding), *after],
-        )
+
+        def place(encoding: Encoding) -> list[Token]:
+            return [*before, *close_gaps(text, encoding), *after]
+
+        if encoding:
+            return Tokens.of(text, place(encoding))
+        whole = [*(token.id for token in before), *ids, *(token.id for token in after)]
+        return Tokens(text, whole, lambda: place(self._encode(text)))
 
     def cut(self, text: str, room: int) -> str:
         """Return the longest beginning of a text that takes at most `room` tokens. A text that the
@@ -216,18 +213,21 @@ class Tokenizer:
             raise Invalid.of(faults)
         return self.decode(ids)
 
-    def decode(self, ids: Sequence[int]) -> Tokens:
-        """Return the text of ids, without special tokens, and the offsets of each token in it."""
-        return Tokens.of(self._text(ids), [*ids], lambda: self._place(ids))
+    def decode(self, ids: Sequence[int], *, goes_on: bool = False) -> Tokens:
+        """Return the text of ids, without special tokens, and the offsets of each token in it. A
+        character that is incomplete at the end is cut off if the text `goes_on`."""
+        return Tokens(self._text(ids, goes_on), [*ids], lambda: self._place(ids))
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def _text(self, ids: Sequence[int], goes_on: bool) -> str:
         """Return the text of ids, at once where that gives the same as the pieces do. It does not
         where a character is incomplete at the end, or may stand for several bytes."""
         if not self._bytes:
             text = write_text(lambda: self._library.decode(ids))
             if not text.endswith(REPLACEMENT):
                 return text
-        return "".join(self._pieces(ids))
+        reader = self.reader()
+        text = "".join(map(reader, ids))
+        return text if goes_on else text + reader.rest()
 
     def _place(self, ids: Sequence[int]) -> list[Token]:
         """Return the tokens of ids, with their offsets in the text."""
@@ -243,14 +243,14 @@ class Tokenizer:
         return tokens
 
     def _pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return what each id adds to the text, as the function of `reader` does. Raise PassFailed
-        if the library fails."""
-        if self._bytes:
-            return [*map(self.reader(), ids)]
-        step, special = DecodeStream(skip_special_tokens=True).step, self._special_ids
-        return write_text(
-            lambda: ["" if i in special else step(self._library, i) or "" for i in ids]
-        )
+        """Return what each id adds to the text; the last one that may have a text also adds what
+        is incomplete. Raise PassFailed if the library fails."""
+        reader = self.reader()
+        pieces = [*map(reader, ids)]
+        last = next((i for i in reversed(range(len(ids))) if ids[i] not in self._special_ids), None)
+        if last is not None:
+            pieces[last] += reader.rest()
+        return pieces
 
     @property
     def unknown(self) -> frozenset[int]:
@@ -264,32 +264,8 @@ class Tokenizer:
         ids = (i for i in range(self._size) if i not in self._special_ids | self._unknown)
         return next((i for i in ids if self.name(i).isalnum()), None)
 
-    def reader(self) -> Callable[[int], str]:
-        """Return a function that takes ids one after the other and returns what each adds to the
-        text. A character that needs several ids comes whole, with the last of them. The function
-        raises PassFailed if the library fails."""
-        stream = DecodeStream(skip_special_tokens=True)
-
-        def step(token_id: int) -> str:
-            return write_text(lambda: stream.step(self._library, token_id) or "")
-
-        if not self._bytes:
-            return lambda i: "" if i in self._special_ids else step(i)
-        utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        letter = next(i for i, byte in self._bytes.items() if byte == ANY_LETTER.encode())
-
-        def read(token_id: int) -> str:
-            if token_id in self._special_ids:
-                return ""
-            if byte := self._bytes.get(token_id):
-                # With each byte the library decodes all bytes before it again, and raises an error
-                # if their text changes. It gets a letter in their place: the text goes on.
-                before = (step(letter) or ANY_LETTER).removesuffix(ANY_LETTER)
-                return before + INVALID.sub(REPLACEMENT, utf8.decode(byte))
-            cut = INVALID.sub(REPLACEMENT, utf8.decode(b"", final=True))
-            return cut + step(token_id)
-
-        return read
+    def reader(self) -> "Reader":
+        return Reader(self._library, self._special_ids, self._bytes)
 
     def _special(self, token_id: int) -> Token:
         return Token(self.name(token_id), token_id, None, None)
@@ -323,29 +299,9 @@ def unknown_ids(library: Library) -> set[int]:
     return set()
 
 
-def call(work: Callable[[], Returned]) -> Returned:
-    """Return what the library returns. Raise LibraryError for all its errors: they have no class of
-    their own. A panic, such as for a pattern that takes too long on a text, does not even derive
-    from Exception: nobody else would catch it."""
-    try:
-        return work()
-    except (KeyboardInterrupt, MemoryError, SystemExit):
-        raise
-    except BaseException as error:
-        raise LibraryError(shorten_line(str(error), LONGEST_REASON)) from error
-
-
 def visible(name: str) -> str:
     """Return a token's name without the space at its end that keeps texts from reaching it."""
     return name.removesuffix(" ") or name
-
-
-def write_text(work: Callable[[], Returned]) -> Returned:
-    """Return what the library makes of ids. Raise PassFailed if it fails."""
-    try:
-        return call(work)
-    except LibraryError as error:
-        raise PassFailed(f"the tokenizer cannot write these ids as text: {error}") from error
 
 
 def has_letters(text: str) -> bool:

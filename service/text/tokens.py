@@ -18,26 +18,23 @@ class Token:
     end: int | None
 
 
+@dataclass(slots=True, eq=False)
 class Tokens:
     """A tokenized text: what enters the encoder, or what the decoder is to predict.
 
     The text may be a part of another one, in which it begins at `start` and in which its tokens
-    count.
+    count. `read` makes the tokens, which few requests need.
     """
 
-    __slots__ = ("_read", "_tokens", "ids", "start", "text")
-
-    def __init__(self, text: str, tokens: list[Token], start: int = 0) -> None:
-        self.text, self.start, self.ids = text, start, [token.id for token in tokens]
-        self._tokens: list[Token] | None = tokens
-        self._read: Callable[[], list[Token]] = list
+    text: str
+    ids: list[int]
+    read: Callable[[], list[Token]]
+    start: int = 0
+    _tokens: list[Token] | None = None
 
     @classmethod
-    def of(cls, text: str, ids: list[int], read: Callable[[], list[Token]]) -> "Tokens":
-        """Return a text with these ids. `read` makes its tokens, which few requests need."""
-        made = cls(text, [])
-        made.ids, made._tokens, made._read = ids, None, read
-        return made
+    def of(cls, text: str, tokens: list[Token]) -> "Tokens":
+        return cls(text, [token.id for token in tokens], lambda: tokens)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -46,7 +43,7 @@ class Tokens:
     def tokens(self) -> list[Token]:
         tokens = self._tokens
         if tokens is None:
-            tokens = self._tokens = self._read()
+            tokens = self._tokens = self.read()
         return tokens
 
     def shift(self, by: int) -> "Tokens":
@@ -58,6 +55,5 @@ class Tokens:
                 return token
             return Token(token.text, token.id, token.start + by, token.end + by)
 
-        moved = Tokens.of(self.text, self.ids, lambda: list(map(shifted, self.tokens)))
-        moved.start = self.start + by
-        return moved
+        moved = self.start + by
+        return Tokens(self.text, self.ids, lambda: list(map(shifted, self.tokens)), moved)

@@ -1,11 +1,13 @@
 """Heed and CTranslate2 decode the same checkpoints, at int8 and at fp32."""
 
+import asyncio
 import json
 import shutil
 
 import pytest
 import typer
 
+from benchmarks import documents
 from benchmarks.speed import agreement
 from benchmarks.speed.agreement_report import agreement_columns, render_agreement
 from benchmarks.speed.random_checkpoint import nllb, write_checkpoint
@@ -122,3 +124,15 @@ def test_ctranslate2_decodes_what_heed_does_at_fp32(kind, tmp_path):
         ours = agreement.decode_best(bundle, sources, Precision.fp32, options)
         assert witness.decode(sources.ids, (), "float32", options) == ours
         assert len(set(map(len, ours))) > 1
+
+
+@pytest.mark.long
+def test_whole_files_are_decoded_by_every_system(tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    write_checkpoint(SHAPE, checkpoint)
+    bundle = load_bundle(convert(checkpoint, "int8"))
+    measured = documents.measure(bundle, checkpoint, TEXTS[:3], LANGUAGES, rounds=1)
+    lines = [line.removeprefix("| ").split(" | ") for line in asyncio.run(measured)]
+    systems = [documents.PEER, documents.ALONE, documents.COMMAND, documents.HTTP]
+    assert [line[:2] for line in lines] == [[size, each] for size in "14" for each in systems]
+    assert {len(line) for line in lines} == {9}

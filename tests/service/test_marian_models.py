@@ -82,6 +82,7 @@ def student(request, tmp_path_factory):
     assert done.exit_code == 0, done.output
     assert "0 of 500 texts have other ids" in done.stdout
     assert (bundle / "int8").is_dir()
+    assert json.loads((bundle / "bundle.json").read_text())["shortlists"]
     return request.param, bundle
 
 

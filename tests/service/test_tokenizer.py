@@ -253,7 +253,8 @@ def test_no_character_is_broken_between_two_tokens(text):
     pieces = [read(token_id) for token_id in ids]
     if "\N{REPLACEMENT CHARACTER}" not in text:  # which also stands for what is not complete
         assert [piece for piece in pieces if piece] == list(text)
-    assert text.startswith("".join(pieces))
+    assert "".join(pieces) + read.rest() == tokenizer.decode(ids).text == text
+    assert tokenizer.decode(ids, goes_on=True).text == "".join(pieces)
 
 
 def subwords():
@@ -265,14 +266,49 @@ def subwords():
     return Tokenizer(library, 1000, {}, generated=True)
 
 
-@pytest.mark.parametrize(("make", "count"), [(byte_tokenizer, 256), (subwords, 7)])
+def fallback():
+    """Bytes as sentencepiece names them, beside letters and a special token."""
+    pieces = ["</s>", "a", "b", *(f"<0x{byte:02X}>" for byte in range(256))]
+    model = BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True)
+    library = Library(model)
+    library.add_special_tokens(pieces[:1])
+    library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return Tokenizer(library, 1000, {}, generated=True)
+
+
+@pytest.mark.parametrize("cut", [b"", b"\xc3", b"\xe2\x82", b"\xff", b"\xff\xf0\x9f"])
+@pytest.mark.parametrize("make", [byte_tokenizer, fallback])
+def test_bytes_that_make_no_character_at_the_end_are_shown(make, cut):
+    """Where bytes are tokens by name one for each; else as Python shows them."""
+    tokenizer, content = make(), b"b\xc3\xa9" + cut
+    ids = byte_ids(tokenizer, content)
+    read, shown = tokenizer.decode(ids), content.decode(errors="replace")
+    expected = "b\u00e9" + "\ufffd" * len(cut) if make is fallback else shown
+    assert (read.text, read.tokens[-1].end) == (expected, len(expected))
+    assert tokenizer.decode(ids, goes_on=True).text.rstrip("\ufffd") == "b\u00e9"
+    if make is fallback:  # an end of the target has no place, and completes nothing
+        assert places_of(tokenizer.decode([*ids, 0]))[:-1] == places_of(read)
+        assert tokenizer.decode([*ids, 0]).text == read.text
+
+
+def byte_ids(tokenizer, content):
+    """Return the id of each byte, by its name of the form <0x41> or that of byte-level tokens."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]  # these bear their own names
+    unseen = {byte: chr(256 + i) for i, byte in enumerate(sorted({*range(256)} - {*seen}))}
+    by_name = {tokenizer.name(i): i for i in range(259)}
+    names = ((f"<0x{byte:02X}>", unseen.get(byte, chr(byte))) for byte in content)
+    return [by_name[next(name for name in each if name in by_name)] for each in names]
+
+
+@pytest.mark.parametrize(("make", "count"), [(byte_tokenizer, 256), (subwords, 7), (fallback, 259)])
 @given(data=st.data())
 def test_the_text_of_ids_is_what_they_add_one_by_one(make, count, data):
     """Bytes that are not UTF-8, and spaces anywhere, too."""
     tokenizer = make()
     ids = data.draw(st.lists(st.integers(0, count - 1), max_size=12))
     read = tokenizer.decode(ids)
-    assert read.text == "".join(map(tokenizer.reader(), ids))
+    reader = tokenizer.reader()
+    assert read.text == "".join(map(reader, ids)) + reader.rest()
     assert read.ids == [token.id for token in read.tokens] == ids
     assert len(read) == len(ids)
 

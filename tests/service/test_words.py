@@ -13,7 +13,7 @@ from tests.conftest import CANDIDATE
 def text_of(text, *spans):
     """A text with a token for each span, and a special one for None."""
     tokens = [Token("", i, *(span or (None, None))) for i, span in enumerate(spans)]
-    return Tokens(text, tokens)
+    return Tokens.of(text, tokens)
 
 
 @pytest.mark.parametrize(

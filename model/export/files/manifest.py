@@ -15,10 +15,12 @@ from model.usage import Usage, plain_usage
 
 FORMAT_VERSION = 2
 MIB = 1 << 20
+SHORTLISTS = "shortlists.npz"
 LARGEST = {  # bytes of a file that the service reads as a whole
     "bundle.json": 2 * MIB,
     "MODEL_CARD.md": MIB,
     "parity.npz": 64 * MIB,
+    SHORTLISTS: 64 * MIB,
     **dict.fromkeys(TOKENIZERS, 64 * MIB),
 }
 MOST_EXAMPLES = 10
@@ -99,6 +101,7 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
             "target": TOKENIZERS[1],
             "compose": usage.compose,
         },
+        **({} if usage.shortlists is None else {"shortlists": SHORTLISTS}),
         "precisions": list_graphs(bundle),
         "origin": usage.origin,
         "files": list_files(bundle),

@@ -8,19 +8,22 @@ Gated graphs have a gate for each head, and return the value norms. With all gat
 the numbers of the others.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import onnx
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.onnx.ops import symbolic_multi_out
 
 from model.export.graphs.exporter import Axes, GraphSpec, export_graph
 from model.export.graphs.kernel import (
     DRAFT_KERNEL,
     ONNX_KERNEL,
+    OPSET,
     OnnxKernel,
     ScanKernel,
     WeighingKernel,
@@ -37,7 +40,7 @@ from model.network.gates import (
     step_gates,
 )
 from model.network.ssru import State
-from model.network.transformer import LayerCache, Transformer
+from model.network.transformer import Decoded, LayerCache, Transformer
 
 SOURCES, SOURCE, TARGET = Dim("sources"), Dim("source"), Dim("target")
 ROWS, CAPACITY, DRAFTED = Dim("rows"), Dim("capacity"), Dim("drafted")
@@ -167,12 +170,40 @@ def run_step(
     caches: tuple[Tensor, ...],
     kernel: OnnxKernel,
 ) -> list[Tensor]:
+    step = decode_step(model, token, position, source_length, caches, kernel)
+    logits = model.generator(step.hidden)  # (R, V)
+    return [*best(logits, k), logits, *flat(step.cache)]
+
+
+def decode_step(
+    model: Transformer,
+    token: Tensor,
+    position: Tensor,
+    source_length: Tensor,
+    caches: tuple[Tensor, ...],
+    kernel: OnnxKernel,
+) -> Decoded:
     count = len(cache_names("self", model))
     own, cross = own_caches(model, caches[:count]), paired(caches[count:])
-    step = model.decoder.step(token, position, own, cross, source_length, kernel)
-    logits = model.generator(step.hidden)  # (R, V)
-    top = logits.log_softmax(-1).topk(k.item())  # (R, K)
-    return [top.values, top.indices, logits, *flat(step.cache)]
+    return model.decoder.step(token, position, own, cross, source_length, kernel)
+
+
+def best(logits: Tensor, k: Tensor) -> Sequence[Tensor]:
+    """Return the k (1,) largest log-probs of each row, (R, K), and their places in the logits
+    (R, V).
+
+    `topk` takes a number: a device would send `k` to the host at each step, and could not capture
+    the step for that reason.
+    """
+    shape = logits.size(0), cast("int", k.item())
+    return symbolic_multi_out(
+        "TopK",
+        (logits.log_softmax(-1), k),
+        {"axis": -1},
+        dtypes=[logits.dtype, torch.int64],
+        shapes=[shape, shape],
+        version=OPSET,
+    )
 
 
 def log_probs_of(model: Transformer, hidden: Tensor, target_ids: Tensor) -> Tensor:
@@ -228,14 +259,10 @@ def attention_graph(model: Transformer) -> GraphSpec:
 def score_graph(model: Transformer) -> GraphSpec:
     """Take the inputs of the attention graph, and `target_ids` after `source_length`."""
     attention = attention_graph(model)
-    ids, *lengths = attention.example[:3]
-    inputs: Axes = {}
-    for name, axes in attention.inputs.items():
-        inputs[name] = axes
-        if name == "source_length":
-            inputs["target_ids"] = attention.inputs["decoder_input_ids"]
-    example = (ids, *lengths, ids + 1, *attention.example[3:])  # one tensor twice is one input
-    return GraphSpec(ScoreGraph(model), example, inputs, ["token_log_probs"])
+    target_ids = attention.example[0] + 1  # one tensor twice is one input
+    axes = attention.inputs["decoder_input_ids"]
+    spec = with_inputs(attention, "source_length", {"target_ids": (axes, target_ids)})
+    return replace(spec, module=ScoreGraph(model), outputs=["token_log_probs"])
 
 
 def encoder_attention_graph(model: Transformer) -> GraphSpec:
@@ -272,15 +299,24 @@ def gated(module: ModelGraph, plain: GraphSpec, before: str, rows: Dim) -> Graph
     """Return a spec of a decoder with gates (rows, K, L, H) after the input `before`, for the K
     kinds of attention that it has."""
     config = module.model.config
-    names = [*plain.inputs]
-    place = names.index(before) + 1
     count = plain.example[0].size(0)
     kinds = len(decoder_kinds(module.model))
     gates = torch.ones(count, kinds, config.num_decoder_layers, config.num_heads)
-    inputs = {name: plain.inputs[name] for name in names[:place]} | {"gates": {0: rows}}
-    inputs |= {name: plain.inputs[name] for name in names[place:]}
-    example = (*plain.example[:place], gates, *plain.example[place:])
-    return GraphSpec(module, example, inputs, plain.outputs)
+    return replace(with_inputs(plain, before, {"gates": ({0: rows}, gates)}), module=module)
+
+
+def with_inputs(
+    plain: GraphSpec, before: str, added: Mapping[str, tuple[dict[int, Dim] | None, Tensor]]
+) -> GraphSpec:
+    """Return a spec with more inputs after `before`, each with its free axes and an example."""
+    place = [*plain.inputs].index(before) + 1
+    names, axes = [*plain.inputs.items()], [(name, each) for name, (each, _) in added.items()]
+    tensors = [tensor for _, tensor in added.values()]
+    return replace(
+        plain,
+        inputs=dict([*names[:place], *axes, *names[place:]]),
+        example=(*plain.example[:place], *tensors, *plain.example[place:]),
+    )
 
 
 def encoder_outputs(what: str, model: Transformer) -> list[str]:
@@ -342,7 +378,9 @@ GRAPHS = {
 
 
 def export_graphs(
-    model: Transformer, progress: Callable[[str], None] = lambda _: None
+    model: Transformer,
+    progress: Callable[[str], None] = lambda _: None,
+    graphs: Mapping[str, Callable[[Transformer], GraphSpec]] = GRAPHS,
 ) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Yield the name of each graph and the graph, which reads weights by their stored names.
 
@@ -352,12 +390,8 @@ def export_graphs(
     names = {name: name for name in state} | model.tied_names
     weights = {f"model.{name}": stored for name, stored in names.items()}
     biases = {name: tensor for name, tensor in state.items() if tensor.dim() == 1}
-    # A state has no room for what several positions write
-    graphs = {
-        name: spec
-        for name, spec in GRAPHS.items()
-        if name != "draft_step" or not is_recurrent(model)
-    }
+    if is_recurrent(model):  # a state has no room for what several positions write
+        graphs = {name: spec for name, spec in graphs.items() if name != "draft_step"}
     for number, (name, spec) in enumerate(graphs.items(), 1):
         progress(f"graph {number} of {len(graphs)}, {name}")
         proto = export_graph(spec(model), weights)

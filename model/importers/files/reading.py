@@ -25,19 +25,23 @@ class StoredTensor:
     read: Callable[[], Tensor]
 
 
-def read(path: Path) -> bytes:
-    """Raise InputError if there is no such file, or only a pointer of git-lfs to it."""
+def read(path: Path, largest: int | None = None) -> bytes:
+    """Raise InputError if there is no such file, or only a pointer of git-lfs to it, or if it has
+    more than `largest` bytes, packed or not."""
     if not path.exists() or path.is_dir():
         raise InputError(f"{path} is missing: copy or download the whole folder")
     check_pointer(path)
+    if largest is not None and path.stat().st_size > largest:
+        raise InputError(f"{path} has more than {largest} bytes: copy or download it again")
     content = path.read_bytes()
-    return unpack(content, path) if path.suffix == PACKED else content
+    return unpack(content, path, largest) if path.suffix == PACKED else content
 
 
-def unpack(content: bytes, path: Path) -> bytes:
-    """Return what gzip has packed. Raise InputError if it is damaged, or if it is far more than a
-    model is packed to."""
+def unpack(content: bytes, path: Path, largest: int | None = None) -> bytes:
+    """Return what gzip has packed. Raise InputError if it is damaged, or if it is more than
+    `largest` bytes, or far more than a model is packed to."""
     most = MOST_UNPACKED * len(content) + FREE
+    most = most if largest is None else min(most, largest)
     try:
         unpacked = gzip.GzipFile(fileobj=io.BytesIO(content)).read(most + 1)
     except EOFError as error:

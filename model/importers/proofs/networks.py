@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from model.export.precision.choose import LAYER
 from model.importers.proofs.hugging_face import Reference
 from model.importers.proofs.proof import NETWORK, Proof
 from model.network.transformer import Transformer
+
+if TYPE_CHECKING:  # it imports ONNX Runtime, which may not be installed
+    from model.export.checks.compare import Difference
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-4  # largest difference of a log-prob from the original's
 INT8 = "int8 graphs"
@@ -71,28 +75,39 @@ def prove_graphs(
             continue
         progress(f"comparing the {precision} graphs with torch")
         found = compare(folder / precision, answers, start)
-        result = (
-            f"{found.same_texts} of {found.texts} texts are decoded to the same tokens,"
-            f" {found.spoiled_texts} are spoiled; {found.same_best:.1%} of the most probable tokens"
-            " are the same; log-probs of probable tokens differ by"
-            f" {found.mean:.1e} on average, by {found.largest:.1e} at most"
-        )
+        result, holds = describe(found), are_close(found, precision)
         if precision == "int8":
-            kept = fp32_products(model, folder / precision)
-            listed = f" ({', '.join(places_of(kept))})" if kept else ""
-            total = len(linear_layers(model))
-            result = f"{len(kept)} of {total} products stay fp32{listed}; {int8}; {result}"
-        right = found.spoiled_texts <= SPOILED * found.texts
-        holds = {
-            "fp32": found.largest <= ABSOLUTE * 10 and not found.spoiled_texts,
-            "int8": found.same_best >= SAME_BEST and right,
-            "fp16": found.mean <= FP16_MEAN and found.largest <= FP16_LARGEST and right,
-        }[precision]
+            result = f"{describe_products(model, folder / precision)}; {int8}; {result}"
         if refusal := check_like_service(folder, precision):
             result, holds = f"{result}; on random ids {refusal}", False
-        reference = f"torch {version('torch')}"
-        proofs.append(Proof(name, reference, result, holds))
+        proofs.append(Proof(name, f"torch {version('torch')}", result, holds))
     return proofs
+
+
+def describe(found: "Difference") -> str:
+    return (
+        f"{found.same_texts} of {found.texts} texts are decoded to the same tokens,"
+        f" {found.spoiled_texts} are spoiled; {found.same_best:.1%} of the most probable tokens"
+        " are the same; log-probs of probable tokens differ by"
+        f" {found.mean:.1e} on average, by {found.largest:.1e} at most"
+    )
+
+
+def are_close(found: "Difference", precision: str) -> bool:
+    """Return whether graphs of a precision differ from the network by no more than it explains."""
+    right = found.spoiled_texts <= SPOILED * found.texts
+    return {
+        "fp32": found.largest <= ABSOLUTE * 10 and not found.spoiled_texts,
+        "int8": found.same_best >= SAME_BEST and right,
+        "fp16": found.mean <= FP16_MEAN and found.largest <= FP16_LARGEST and right,
+    }[precision]
+
+
+def describe_products(model: Transformer, graphs: Path) -> str:
+    """Say how many products of int8 graphs stay fp32, and which."""
+    kept = fp32_products(model, graphs)
+    listed = f" ({', '.join(places_of(kept))})" if kept else ""
+    return f"{len(kept)} of {len(linear_layers(model))} products stay fp32{listed}"
 
 
 def places_of(products: Sequence[str]) -> list[str]:

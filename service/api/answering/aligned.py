@@ -118,4 +118,4 @@ def replace_tokens(target: Tokens, words: Mapping[int, str]) -> Tokens:
         tokens.append(Token(token.text, token.id, len(text), len(text) + len(word)))
         text += word
         end = max(end, token.end)
-    return Tokens(text + target.text[end:], tokens)
+    return Tokens.of(text + target.text[end:], tokens)

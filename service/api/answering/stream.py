@@ -20,6 +20,7 @@ from service.formats.json import Document, to_json, to_json_pieces
 from service.http.messages.problems import problem
 from service.search.protocol import BeamProgress, Progress, TokenProgress, progress_size
 from service.serving.model import Model
+from service.text.reader import Reader
 from service.wire import Answer, Entry
 
 EVENT_STREAM = "text/event-stream"
@@ -106,7 +107,7 @@ class Stream:
     async def _receive(self, queue: ProgressQueue) -> list[ProgressOf | None]:
         """Wait for progress and return all that is there, or some MOST_WRITTEN, to be sent
         together; return empty progress after PING_AFTER seconds. Raise DeadlineExceeded."""
-        left = self.call.deadline.left
+        left = self.call.left
         try:
             async with asyncio.timeout(min(PING_AFTER, left)):
                 received = [await queue.get()]
@@ -171,7 +172,7 @@ class EventWriter:
         self._model = stream.model
         self._entries = stream.entries
         self._fields = stream.sources.event_fields  # of the events of each entry
-        self._readers: dict[tuple[int, int], Callable[[int], str]] = {}  # by entry, hypothesis
+        self._readers: dict[tuple[int, int], Reader] = {}  # by entry, hypothesis
         self._sent: dict[int, BeamProgress] = {}  # the last of each entry
 
     async def write(self, received: Sequence[ProgressOf | None]) -> bytes:
@@ -209,7 +210,7 @@ class EventWriter:
             return b""
         self._sent[entry] = progress
         decode, prefix = self._model.target.decode, self._entries[entry].prefix
-        stable, best = (decode([*prefix, *ids]).text for ids in progress)
+        stable, best = (decode([*prefix, *ids], goes_on=True).text for ids in progress)
         beam = {**self._fields[entry], "stable": stable, "tentative": best}
         return write_event("beam", to_json(beam))
 
@@ -220,10 +221,13 @@ class EventWriter:
         if key not in self._readers:
             self._readers[key] = target.reader()
             text = "".join(map(self._readers[key], self._entries[entry].prefix))
+        text += self._readers[key](event.token_id)
+        if event.token_id in self._model.manifest.eos_ids:
+            text += self._readers[key].rest()
         token: dict[str, Any] = {
             **self._fields[entry],
             "hypothesis": event.hypothesis,
-            "text": text + self._readers[key](event.token_id),
+            "text": text,
             "token": target.name(event.token_id),
             "token_id": event.token_id,
             "log_prob": np.float32(event.log_prob),

@@ -199,7 +199,7 @@ def make_pairs(asked: Asked, unit: Unit, heads: Sequence[Head]) -> dict[int, Pai
     """Return a pair for each source, by the index of its result."""
     each = zip(asked.results, asked.sources, asked.targets, asked.foils, strict=True)
     return {
-        result: Pair(source, parts_of(source, unit), target or Tokens("", []), 0, foil, heads)
+        result: Pair(source, parts_of(source, unit), target or Tokens.of("", []), 0, foil, heads)
         for result, source, target, foil in each
     }
 

@@ -44,11 +44,13 @@ from service.api.reading.texts import (
     read_languages,
     read_sources,
 )
-from service.attention import NO_ATTENTION
+from service.attention import NO_ATTENTION, Selection
 from service.errors import DeadlineExceeded, Overloaded, PassFailed
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
+from service.search.options import SearchOptions
 from service.serving.model import Model
+from service.settings.settings import Settings
 from service.text.tokens import Tokens
 from service.wire import Answer, Entry
 
@@ -154,13 +156,7 @@ async def prepare(
         check_source_share(body, model, faults)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
     search = await read_search(
-        call,
-        body,
-        model,
-        faults,
-        body.num_hypotheses,
-        body.top_log_probs,
-        entropies=body.words,
+        call, body, model, faults, body.num_hypotheses, body.top_log_probs, entropies=body.words
     )
     if body.draft is not None:
         check_draft(body, model, search, faults)
@@ -176,23 +172,19 @@ async def prepare(
         read = partial(read_drafts, body, model, searches, sources, faults)
         searches = await call.compute_reading(read, sum(map(len, body.draft)))
     faults.raise_all(count_texts(body.source))
-    every = not body.source_final or body.replace_unknown or (body.words and can_align(model))
-    aligns = [True] * len(sources.tokens) if every else sources.marked
-    limit, size = call.settings.max_answer_bytes, (search, body.attention, selection)
-    nbytes = check_decoded(limit, model, *size, sources.tokens, any(aligns))
-    if body.words:
-        nbytes += check_words(body.source_share, call.settings, search, sources.tokens)
-    await call.hold(nbytes)
+    aligns = sources_to_align(body, model, sources)
+    await call.hold(
+        check_answer(call.settings, body, model, search, selection, sources.tokens, any(aligns))
+    )
+    entry = partial(
+        Entry,
+        selection=selection,
+        streams=body.stream,
+        language=languages.target_ids,
+        ablated=ablated,
+    )
     entries = [
-        Entry(
-            np.array(source.ids),
-            each,
-            selection=selection,
-            aligns=aligned or selection.alignment == "model",
-            streams=body.stream,
-            language=languages.target_ids,
-            ablated=ablated,
-        )
+        entry(np.array(source.ids), each, aligns=aligned or selection.alignment == "model")
         for source, each, aligned in zip(sources.tokens, searches, aligns, strict=True)
     ]
 
@@ -204,6 +196,30 @@ async def prepare(
     occlude = partial(add_occluded, call, model, entries, sources, faults)
     complete = occlude if body.source_share else None
     return Prepared(model, entries, sources, write, faults, complete)
+
+
+def sources_to_align(body: DecodeRequest, model: Model, sources: Sources) -> list[bool]:
+    """Return whether each source is to be aligned with its target."""
+    every = not body.source_final or body.replace_unknown or (body.words and can_align(model))
+    return [True] * len(sources.tokens) if every else sources.marked
+
+
+def check_answer(
+    settings: Settings,
+    body: DecodeRequest,
+    model: Model,
+    search: SearchOptions,
+    selection: Selection,
+    sources: Sequence[Tokens],
+    aligns: bool,
+) -> int:
+    """Return the bytes that the answer may take in this process. Raise TooLarge if it could exceed
+    the limit."""
+    limit = settings.max_answer_bytes
+    nbytes = check_decoded(limit, model, search, body.attention, selection, sources, aligns)
+    if body.words:
+        nbytes += check_words(body.source_share, settings, search, sources)
+    return nbytes
 
 
 def write_answer(

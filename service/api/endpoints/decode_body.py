@@ -223,6 +223,9 @@ def check_draft(body: DecodeRequest, model: Model, search: SearchOptions, faults
             because = f"{model.engine.opened.provider} computes, not a CPU"
         detail = f"model {model.name} cannot use a draft: {because}, or omit draft"
         raise NotFound("not_supported", detail)
+    if "shortlisted_step" in graphs:
+        detail = f"model {model.name} decodes by shortlists, which drafts do not have: omit draft"
+        raise NotFound("not_supported", detail)
     whose = ", the model's own: send beam_size 1, or" if body.beam_size is None else ": send 1, or"
     needs = {
         "beam_size": (search.beam_size > 1, f"is {search.beam_size}{whose} omit draft"),

@@ -101,7 +101,8 @@ async def tokenize(
     else:
         refuse_languages(body, "on the tokens of targets, which hold no language", faults)
         tokenizer = model.target
-    texts = await read_texts(call, TextField("/text", body.text, tokenizer), faults)
+    field = TextField("/text", body.text, tokenizer, placed=True)
+    texts = await read_texts(call, field, faults)
     faults.raise_all()
     await call.hold(TOKEN_BYTES * sum(map(len, texts)))
 

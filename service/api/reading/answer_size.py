@@ -43,7 +43,7 @@ def measure(model: Model, source: Tokens, target_length: int, prefix_length: int
     target prefix."""
     manifest = model.manifest
     starts = manifest.limits.max_target_length - manifest.target_positions  # ids after the first
-    return Lengths(len(source), target_length, starts + prefix_length + target_length)
+    return Lengths(len(source.ids), target_length, starts + prefix_length + target_length)
 
 
 def longest(lengths: Sequence[Lengths]) -> Lengths:

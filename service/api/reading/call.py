@@ -31,11 +31,11 @@ from service.http.limits import (
     FREE,
     TIMEOUT_HEADER,
     WAIT,
-    Admission,
     Budget,
     Record,
     Terms,
 )
+from service.http.middleware.door import Admission
 from service.http.middleware.keys import Keys
 from service.http.middleware.metrics import RequestMetrics
 from service.runtime.mechanisms import Mechanisms
@@ -90,6 +90,11 @@ class Call(Request):
         self.request_id: str = state["request_id"]
         self._terms: Terms = state["terms"]
         self.deadline = self._terms.deadline
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline, at least 0."""
+        return max(0.0, self.deadline.at - time.monotonic())
 
     def find_model(self, name: str | None) -> Model:
         """Return the model of this name, or the only one. Raise as `find_model` does."""
@@ -155,8 +160,7 @@ class Call(Request):
         future = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(self.receive())
         try:
-            left = self.deadline.left
-            await asyncio.wait({future, gone}, timeout=left, return_when=FIRST_COMPLETED)
+            await asyncio.wait({future, gone}, timeout=self.left, return_when=FIRST_COMPLETED)
             if future.done():
                 return future.result()
             if gone.done():
@@ -198,7 +202,7 @@ class Call(Request):
         if not record.submitted:  # else some of them are decoded again
             record.sources = len(entries)
             record.source_tokens = sum(len(entry.source_ids) for entry in entries)
-        record.submitted, left = time.monotonic(), self.deadline.left
+        record.submitted, left = time.monotonic(), self.left
         return model.engine.submit(entries, on_progress, left, self.request_id, rest)
 
     async def submit_and_wait(

@@ -1,20 +1,19 @@
 """Read the phrases that targets must contain: those of the request, and those of its glossary."""
 
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 
 from service.api.reading.faults import Faults
 from service.api.reading.requests import Searching
 from service.api.reading.validation_errors import segment
-from service.errors import MOST_FAULTS, HeedError, Invalid, TooLarge
+from service.errors import MOST_FAULTS, Invalid, TooLarge, shorten
 from service.search.options import SearchOptions
-from service.search.phrases import Item, Phrase, is_spaced_letter
+from service.search.phrases import Item, Phrase
 from service.search.sequences import Sequences
+from service.search.ways import Ways
 from service.serving.model import Model
 from service.text.glossary import Glossary, units_of
-from service.text.tokenizer import Tokenizer
 from service.text.tokens import Tokens
 
 Asked = str | Sequence[str]
@@ -22,15 +21,13 @@ Asked = str | Sequence[str]
 BEAMS = 4  # where the model's own search has fewer: a single one would find only clumsy places
 MOST_ITEMS = 32  # of a source
 MOST_PHRASES = 2048  # of the entries that all sources have: a second to tokenize, or less
-# Signs after which a phrase is tokenized as in the middle of a text; a vocabulary may lack some
-SIGNS = ("(", '"', "-", "'", ",", ".")
 NOT_SAMPLED = "is found by beam search, not by sampling: omit temperature, or {name}"
 ONE_BEAM = "is 1 but {name} needs several beams: give at least 2, or omit beam_size"
 
 
-def phrases_size(required: Sequence[Asked]) -> int:
+def phrases_size(required: Sequence[Asked], ways: Ways) -> int:
     """Return how many characters of phrases `read_required` tokenizes."""
-    return len(SIGNS) * sum(len(each) for asked in required for each in alternatives(asked))
+    return sum(ways.size(each) for asked in required for each in alternatives(asked))
 
 
 def glossary_size(glossary: Mapping[str, Asked], sources: Sequence[Tokens]) -> int:
@@ -62,6 +59,8 @@ def read_required(
             items.append(read_item(asked, f"/required/{i}", model, search, banned))
         if len(items) == before and i >= MOST_FAULTS:
             break
+    with faults.collect():
+        check_one_end(items, "/required", model)
     return tuple(items)
 
 
@@ -90,6 +89,7 @@ def read_glossary(
         with faults.collect():
             wanted = [items[each] for each in entries if each in items]
             searches[entries] = require(body, search, wanted)
+            check_one_end(searches[entries].required, "/glossary", model)
     return [searches.get(entries, search) for entries in found]
 
 
@@ -121,6 +121,29 @@ def require(body: Searching, search: SearchOptions, items: Sequence[Item]) -> Se
     if len(required) > MOST_ITEMS:
         raise too_many(len(required))
     return replace(search, required=required, beam_size=beams_of(body, search.beam_size))
+
+
+def check_one_end(items: Sequence[Item], pointer: str, model: Model) -> None:
+    """Raise Invalid if a target would have to end in two ways to meet all items."""
+    eos_ids = frozenset(model.manifest.eos_ids)
+    first, common = "", set[tuple[int, ...]]()  # ends that meet all items so far
+    for asked, phrases in items:
+        ways = {phrase.ids for phrase in phrases if phrase.ids[-1] in eos_ids}
+        if len(ways) < len(phrases):
+            continue  # it may also be met before the end
+        text = asked if isinstance(asked, str) else asked[0]
+        first = first or text
+        common = common_ends(common, ways) if common else ways
+        if not common:
+            named = " and ".join(repr(shorten(each)) for each in (first, text))
+            detail = f"asks for {named}, which both can only end a target: omit one of them"
+            raise Invalid.at(pointer, detail)
+
+
+def common_ends(some: Set[tuple[int, ...]], others: Set[tuple[int, ...]]) -> set[tuple[int, ...]]:
+    """Return the ends of which each holds one of `some` and one of `others`."""
+    pairs = (sorted(pair, key=len) for pair in product(some, others))
+    return {longer for shorter, longer in pairs if longer[-len(shorter) :] == shorter}
 
 
 def too_many(count: int) -> TooLarge:
@@ -165,22 +188,23 @@ def read_phrase(
     """Return the ways to write a phrase as tokens. Raise Invalid if no target can contain it."""
     target, ends = model.target, frozenset(model.manifest.eos_ids)
     try:
-        alone = target.encode(text, pointer, known=True).ids[:-1]  # without the eos at its end
+        written = model.ways.of(text, pointer)
     except TooLarge as error:
         raise Invalid(error.detail, error.faults) from error
     ways = [
-        ids
-        for ids in dict.fromkeys(write_ways(text, alone, target))
-        if ends.isdisjoint(ids[:-1]) and not banned.find(ids)
+        phrase
+        for phrase in written
+        if ends.isdisjoint(phrase.ids[:-1]) and not banned.find(phrase.ids)
     ]
     if not ways:
+        alone = written[0].ids
         part, why = banned.find(alone), "suppress_tokens or the model itself excludes"
         if not part:
             part, why = [next(i for i in alone if i in ends)], "ends targets of this model"
         named = "token " if len(part) == 1 else "tokens "
         named += ", ".join(f"{target.name(i)} ({i})" for i in part)
         raise Invalid.at(pointer, f"needs the {named}, which {why}: give another phrase")
-    shortest = min(map(len, ways))
+    shortest = min(len(phrase.ids) for phrase in ways)
     room = len(search.target_prefix) + search.max_new_tokens
     if shortest > room:
         raise Invalid.at(
@@ -188,30 +212,4 @@ def read_phrase(
             f"takes {shortest} tokens and targets of this request have at most {room}: raise"
             " max_new_tokens, or shorten it",
         )
-    return [Phrase(ids, starts_word(ids, target)) for ids in ways]
-
-
-def write_ways(text: str, alone: list[int], target: Tokenizer) -> list[tuple[int, ...]]:
-    """Return the ids of a phrase at the start of a target, after a space, and after a sign."""
-    ways = [tuple(alone)]
-    with suppress(HeedError):
-        twice = target.encode(f"{text} {text}", "").ids[:-1]
-        ways += after(alone, twice)
-    for sign in SIGNS:
-        with suppress(HeedError):
-            before = target.encode(sign, "", known=True).ids[:-1]
-            if found := after(before, target.encode(sign + text, "").ids[:-1]):
-                return ways + found
     return ways
-
-
-def after(before: list[int], ids: list[int]) -> list[tuple[int, ...]]:
-    """Return what follows `before` in `ids`, nothing if these begin otherwise."""
-    return [tuple(ids[len(before) :])] if ids[: len(before)] == before else []
-
-
-def starts_word(ids: Sequence[int], target: Tokenizer) -> bool:
-    """Return whether these ids would continue a word that precedes them, and should not."""
-    text = target.decode(ids).text.strip()
-    joined = target.decode([*ids, *ids]).text.removesuffix(text)
-    return bool(text) and is_spaced_letter(text[0]) and not joined[-1:].isspace()

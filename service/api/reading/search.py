@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
@@ -18,7 +18,7 @@ from service.api.reading.required import (
     read_glossary,
     read_required,
 )
-from service.bundle.decoding import Split, split
+from service.bundle.decoding import Decoding, Split, split
 from service.bundle.manifest import Manifest
 from service.errors import MOST_FAULTS, Fault, Invalid, TooLarge
 from service.search.options import SearchOptions
@@ -29,10 +29,12 @@ from service.text.tokens import Tokens
 Value = TypeVar("Value")
 
 SAMPLING_OPTIONS = ("top_k", "top_p", "seed")
-NOT_WITH_ALLOWED_TARGETS = (
-    *("min_new_tokens", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
-    *("suppress_tokens", "stop", "required", "glossary"),
+PREFERENCES = (
+    *("length_penalty", "early_stopping"),
+    *("repetition_penalty", "encoder_repetition_penalty"),
 )
+BANS = ("min_new_tokens", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
+NOT_WITH_ALLOWED_TARGETS = (*BANS, "suppress_tokens", "stop", "required", "glossary")
 # Options that read the source, and their values without effect
 OF_SOURCE = {"encoder_repetition_penalty": 1, "encoder_no_repeat_ngram_size": 0}
 
@@ -53,7 +55,7 @@ async def read_search(
     be run.
     """
     size = len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
-    size += phrases_size(body.required) if body.required else 0
+    size += phrases_size(body.required, model.ways) if body.required else 0
     read = partial(
         read_search_options,
         body,
@@ -93,7 +95,6 @@ def read_search_options(
 ) -> SearchOptions:
     manifest, own = model.manifest, model.manifest.decoding
     vocabulary_size = manifest.config.target_vocab_size
-    restricted = body.allowed_targets is not None  # the model's own bans might forbid a target
     beam_size = given(body.beam_size, 1 if body.temperature else own.beam_size)
     if body.required and not body.temperature:
         beam_size = beams_of(body, beam_size)
@@ -109,22 +110,10 @@ def read_search_options(
     with faults.collect():
         stop_texts, stop_ids = read_stops(body.stop, vocabulary_size)
     search = SearchOptions(
+        **inherit(body, own),
         max_new_tokens=max_new_tokens,
-        min_new_tokens=given(body.min_new_tokens, 0 if restricted else own.min_new_tokens),
         beam_size=beam_size,
         num_hypotheses=num_hypotheses,
-        length_penalty=given(body.length_penalty, own.length_penalty),
-        early_stopping=given(body.early_stopping, own.early_stopping),
-        repetition_penalty=given(body.repetition_penalty, own.repetition_penalty),
-        no_repeat_ngram_size=given(
-            body.no_repeat_ngram_size, 0 if restricted else own.no_repeat_ngram_size
-        ),
-        encoder_repetition_penalty=given(
-            body.encoder_repetition_penalty, own.encoder_repetition_penalty
-        ),
-        encoder_no_repeat_ngram_size=given(
-            body.encoder_no_repeat_ngram_size, 0 if restricted else own.encoder_no_repeat_ngram_size
-        ),
         suppress_tokens=tuple(sorted(suppressed.ids)),
         suppress_sequences=suppressed.sequences,
         renormalize=own.renormalize,
@@ -142,6 +131,16 @@ def read_search_options(
     if not body.required:
         return search
     return replace(search, required=read_required(body.required, model, search, faults))
+
+
+def inherit(body: Searching, own: Decoding) -> dict[str, Any]:
+    """Return the options that a model has where the request sets none. It has none of its bans
+    where these might forbid one of allowed_targets."""
+    off = () if body.allowed_targets is None else BANS
+    return {
+        name: given(getattr(body, name), 0 if name in off else getattr(own, name))
+        for name in (*PREFERENCES, *BANS)
+    }
 
 
 def read_room(body: Searching, model: Model, faults: Faults) -> tuple[list[int], int]:
@@ -259,7 +258,8 @@ def read_suppressed(body: Searching, manifest: Manifest) -> Split:
         for i, item in enumerate(body.suppress_tokens)
     )
     check_token_ids(chain.from_iterable(numbered), "/suppress_tokens", vocabulary_size)
-    asked, own = split(body.suppress_tokens), manifest.decoding.suppressed
+    asked = split(body.suppress_tokens) if body.suppress_tokens else Split()
+    own = manifest.decoding.suppressed
     ids = asked.ids | own.ids
     if len(ids) == vocabulary_size:
         detail = "leaves no id of the vocabulary, so nothing could be generated: omit some"

@@ -29,7 +29,8 @@ class TextField(NamedTuple):
     """A field of the body that holds texts or lists of ids, and the tokenizer that reads it.
 
     `remedy` says what to do about a text that is too long, in addition to shortening it. `markup`
-    is that of the texts; `apart`: what stands between two tags is a text of its own.
+    is that of the texts; `apart`: what stands between two tags is a text of its own. `placed`: the
+    answer has the tokens of all texts.
     """
 
     pointer: str
@@ -38,6 +39,7 @@ class TextField(NamedTuple):
     remedy: str = ""
     markup: Kind | None = None
     apart: bool = False
+    placed: bool = False
 
     def place(self, result: int) -> str:
         """Return the pointer to the text of this index."""
@@ -143,7 +145,7 @@ def tokenize_item(field: TextField, item: str | list[int], pointer: str) -> Toke
     if not isinstance(item, str):
         return field.tokenizer.read_ids(item, pointer)
     try:
-        return field.tokenizer.encode(item, pointer)
+        return field.tokenizer.encode(item, pointer, placed=field.placed)
     except TooLarge as error:
         raise TooLarge.at(pointer, error.faults[0].detail + field.remedy) from None
 

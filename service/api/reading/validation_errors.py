@@ -1,6 +1,6 @@
 """Validate a body, and turn pydantic's errors into faults, each with its place."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
@@ -25,19 +25,30 @@ NESTED = (
     "parameters",
     "params",
 )
-OTHER_NAMES = {  # our fields, by their names in other libraries and APIs
+OTHER_NAMES: Mapping[str, Sequence[str]] = {
+    # Our fields, by their names in other libraries and APIs; no field if we have nothing like it,
+    # whatever is spelled alike
+    "attention_mask": (),
     "bad_words_ids": ("suppress_tokens",),
+    "constraints": ("required",),
     "decoder_input_ids": ("target_prefix", "target"),
+    "diversity_penalty": (),
     "do_sample": ("temperature",),
+    "end_token": ("stop",),
     "eos_token_id": ("stop",),
+    "force_words_ids": ("required",),
     "forced_bos_token_id": ("target_language",),
     "input": TEXT,
     "input_ids": TEXT,
     "inputs": TEXT,
     "labels": ("target",),
     "lenpen": ("length_penalty",),
+    "lexical_constraints": ("required",),
+    "max_cache_len": (),
     "max_decoding_length": ("max_new_tokens",),
+    "max_input_length": (),
     "max_length": ("max_new_tokens",),
+    "max_matching_ngram_size": (),
     "max_tokens": ("max_new_tokens",),
     "messages": TEXT,
     "min_decoding_length": ("min_new_tokens",),
@@ -45,15 +56,23 @@ OTHER_NAMES = {  # our fields, by their names in other libraries and APIs
     "n": ("num_hypotheses",),
     "n_best": ("num_hypotheses",),
     "nbest": ("num_hypotheses",),
+    "num_beam_groups": (),
     "num_beams": ("beam_size",),
     "num_return_sequences": ("num_hypotheses",),
     "output_attentions": ("attention",),
+    "output_logits": ("top_log_probs",),
+    "output_scores": ("top_log_probs",),
+    "prefix_allowed_tokens_fn": ("allowed_targets",),
+    "prefix_tokens": ("target_prefix",),
     "prompt": TEXT,
+    "return_attention": ("attention",),
+    "return_scores": (),
     "sampling_temperature": ("temperature",),
     "sampling_topk": ("top_k",),
     "sampling_topp": ("top_p",),
     "sentence": ("split", *TEXT),
     "sentences": ("split", *TEXT),
+    "sequence_bias": (),
     "source": ("text",),
     "sources": TEXT,
     "split_sentences": ("split",),
@@ -61,11 +80,19 @@ OTHER_NAMES = {  # our fields, by their names in other libraries and APIs
     "src_lang": ("source_language",),
     "src_text": TEXT,
     "stop_sequences": ("stop",),
+    "stop_strings": ("stop",),
+    "stopping_criteria": ("stop",),
+    "suppress_sequences": ("suppress_tokens",),
+    "tag_handling": ("markup",),
+    "target_lookbehind": (),
     "target_text": ("target",),
     "text": ("source",),
     "texts": TEXT,
     "tgt_lang": ("target_language",),
+    "top_h": (),
 }
+IDS = ("source", "suppress_tokens", "target", "target_prefix", "token_ids")  # fields of ids
+NOT_AN_ID = "must be an integer, the id of a token: /v1/tokenize gives the ids of a text"
 
 
 def validate(model: type[Body], value: Any, strict: bool | None = None) -> Body:
@@ -97,6 +124,8 @@ def read_fault(error: Any, body: type[BaseModel], lists_fields: bool) -> Fault:
     if error["type"] != "extra_forbidden":
         if location[2:] == (KEY,):
             return Fault(pointer_to(location[:2]), f"is a key that {describe_fault(error)}")
+        if error["type"] == "int_type" and location[0] in IDS:
+            return Fault(pointer_to(location), NOT_AN_ID)
         return Fault(pointer_to(location), describe_fault(error))
     *parents, unknown = location
     known = field_names(body, parents)
@@ -122,9 +151,11 @@ def field_names(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
 
 
 def near_fields(unknown: str, known: Sequence[str]) -> list[str]:
-    """Return our fields that other libraries call by this name, else the one spelled most alike."""
-    ours = [name for name in OTHER_NAMES.get(unknown, ()) if name in known]
-    return ours or get_close_matches(unknown[:LONGEST_NAME], known, 1)
+    """Return our fields that other libraries call by this name; if none does, the one spelled most
+    alike."""
+    if unknown in OTHER_NAMES:
+        return [name for name in OTHER_NAMES[unknown] if name in known]
+    return get_close_matches(unknown[:LONGEST_NAME], known, 1)
 
 
 def pointer_to(location: Sequence[int | str]) -> str:

@@ -1,28 +1,184 @@
-"""ASGI middleware that lets requests in, and bounds the time and the bytes of each."""
+"""ASGI middleware that lets requests in, and bounds the time and the bytes of each.
+
+Requests for hosts that this service is not are refused, which stops DNS rebinding: a page of
+another site whose name resolves to this machine could otherwise read every answer.
+
+Admission control refuses a request with 429 when those in progress would make it wait too long:
+work that nobody can wait for would only delay the others.
+"""
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
+import ipaddress
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import takewhile
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import Unparsable, shorten
-from service.http.limits import (
-    FREE,
-    TIMEOUT_HEADER,
-    Admission,
-    Budget,
-    Deadline,
-    Place,
-    Share,
-    Terms,
-)
+from service.errors import Misdirected, Unparsable, shorten
+from service.http.limits import FREE, TIMEOUT_HEADER, Budget, Deadline, Share, Terms
+from service.pace import FEW, Pace, refuse
+from service.settings.settings import Settings
 
+# Names that requests may be for
+LOCAL = ["localhost", "*.localhost"]
+ANY_HOST = ["*"]
 DISCARDED = 64  # times the limit on bodies: up to so much is read of one that is too large
+SHORT_WAIT = 0.25  # seconds that a request may be expected to wait where many are in progress
+RECENT = 1.0  # seconds without a completed request after which a rate says nothing
+
+
+def hosts_of(settings: Settings) -> Sequence[str]:
+    """Return the names that requests may be for, in lower case: by default localhost names if bound
+    to loopback, else any."""
+    named = [host.lower() for host in settings.allowed_hosts]
+    return named or (LOCAL if is_loopback(settings.host) else ANY_HOST)
+
+
+def is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host.lower() == "localhost"
+
+
+class HostCheck:
+    """Refuses with 421 a request whose Host is not among `hosts`, or an IP address.
+
+    A request of HTTP/1.0 without Host, which no browser sends, is accepted.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+        self.app = app
+        self.hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given = Headers(scope=scope).getlist("host")
+            if wrong := [host for host in given if not allows(self.hosts, host)]:
+                raise self.refusal(shorten(name_of(wrong[0])))
+        await self.app(scope, receive, send)
+
+    def refusal(self, name: str) -> Misdirected:
+        known = ", ".join(self.hosts)
+        return Misdirected(
+            f"this service does not answer for the host {name!r}: use its IP address or {known},"
+            " or name the host in HEED_ALLOWED_HOSTS"
+        )
+
+
+def allows(hosts: Iterable[str], given: str) -> bool:
+    """Return whether a Host header is among `hosts`, or an IP address: only a name can be made to
+    lead elsewhere, and probes use addresses."""
+    name = name_of(given)
+    return is_address(name) or any(
+        name == host or host == "*" or (host.startswith("*.") and name.endswith(host[1:]))
+        for host in hosts
+    )
+
+
+def name_of(host: str) -> str:
+    """Return a Host header in lower case, without its port and the brackets of an IPv6 address."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()
+
+
+def is_address(name: str) -> bool:
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    return False
+
+
+class Admission:
+    """Counts the requests in progress and decides whether one more can be accepted.
+
+    A request is in progress until its answer begins: nobody waits for what is only read. Nor does
+    a new request wait for as many as one of the last FEW completed ones has overtaken: large ones,
+    which take turns with it. If it is large itself, the queue of its model refuses it, which knows
+    rows. Requests that wait for memory are not in progress either.
+
+    Up to `most` requests may be in progress if they will be completed within `timeout` seconds;
+    more if they will be within SHORT_WAIT seconds and one was within the last RECENT seconds.
+    """
+
+    def __init__(
+        self, most: int, timeout: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.most = most
+        self.timeout = timeout
+        self.clock = clock
+        self.few = min(FEW, most)  # in progress: with fewer, any other request is accepted
+        self.inside = 0  # requests in progress
+        self.places: dict[Place, None] = {}  # of these, in their order
+        self.overtaken = deque[int](maxlen=FEW)  # by each of the last that were completed
+        self.pace = Pace()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many are in progress that another one may be refused."""
+        return self.inside >= self.few
+
+    def late(self, limit: float, coming: int = 0) -> float | None:
+        """Return the seconds by which a request that may take `limit` seconds would come too late,
+        after `coming` others that have no place yet. Return None if it can be accepted."""
+        inside = self.inside + coming
+        if inside < self.few:
+            return None
+        now = self.clock()
+        wait = self.pace.wait(now, inside, inside)
+        if inside < self.most:
+            if wait is None or wait <= limit:
+                return None
+            ahead = max(0, inside - max(self.overtaken, default=0))
+            wait *= ahead / inside
+            return None if wait <= limit else wait - limit
+        moves = now - self.pace.completed <= RECENT
+        if wait is not None and wait <= SHORT_WAIT and moves:
+            return None
+        return (wait or 0.0) - SHORT_WAIT
+
+    def check(self, limit: float) -> None:
+        """Raise Overloaded if a request that may take `limit` seconds cannot be accepted now."""
+        late = self.late(limit)
+        if late is None:
+            return
+        if self.inside < self.most:
+            raise refuse(
+                f"the requests in progress take about {late + limit:.0f} seconds, and this request"
+                f" has {limit:g}",
+                late,
+            )
+        raise refuse(f"the limit of {self.most} requests in progress is reached", late)
+
+
+class Place:
+    """The place of a request among those in progress, from when it is made until `leave`."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        admission.inside += 1
+        admission.places[self] = None
+        if admission.inside >= FEW:  # else no rate is measured
+            admission.pace.enter(admission.clock(), admission.inside)
+
+    def leave(self, completed: bool = False) -> None:
+        """Give up the place, at the first call. Errors take no time: they do not count as pace."""
+        admission = self._admission
+        if self not in admission.places:
+            return
+        if completed:
+            before = takewhile(lambda place: place is not self, admission.places)
+            admission.overtaken.append(sum(1 for _ in before))
+        del admission.places[self]
+        admission.inside -= 1
+        if completed:
+            admission.pace.leave(admission.clock(), admission.inside)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,8 @@ import structlog
 from fastapi import FastAPI
 
 from service.errors import HeedError, Overloaded
-from service.http.limits import Admission
 from service.http.messages.problems import ErrorForm, form_at, write_answer
+from service.http.middleware.door import Admission
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import report_refusal, request_id_of
 from service.http.server.head import Header

@@ -190,6 +190,7 @@ def test_files_have_the_limits_of_the_service(tmp_path):
         "bundle.json": bundle_files.LARGEST_MANIFEST,
         "MODEL_CARD.md": bundle_files.LARGEST_CARD,
         "parity.npz": reference.LARGEST_REFERENCE,
+        "shortlists.npz": reference.LARGEST_REFERENCE,
         "source.tokenizer.json": bundle_files.LARGEST_TOKENIZER,
         "target.tokenizer.json": bundle_files.LARGEST_TOKENIZER,
     }

@@ -99,7 +99,7 @@ def test_ids_decode_to_what_hugging_face_decodes(saved):
     languages = [i for ids in ours.languages.values() for i in ids]
     for text in probes():
         ids = [i for i in theirs(text)["input_ids"] if i not in languages]
-        if theirs.unk_token_id not in ids and "\ufffd" not in text:  # half a letter, to a stream
+        if theirs.unk_token_id not in ids:
             assert served.decode(ids).text == theirs.decode(ids, skip_special_tokens=True)
 
 

@@ -1,5 +1,7 @@
 """Bundles of random networks with an SSRU decoder."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +14,7 @@ from model.export.bundle import WeightType, write_bundle
 from model.export.files.manifest import Card, Precision
 from model.network.config import Activation, NormKind, Positions, Tied, TransformerConfig
 from model.network.transformer import Transformer
-from model.usage import plain_usage
+from model.usage import Shortlists, plain_usage
 
 ACTIVATIONS = [Activation.relu, Activation.silu, Activation.gelu]
 NORMS = [NormKind.layer_norm, NormKind.rms_norm]
@@ -48,7 +50,18 @@ def random_config(seed, vocab_size):
     )
 
 
-def write_random(seed, folder, precision=Precision.fp32):
+def random_shortlists(vocab_size, eos_id):
+    """Each token of a source lists up to 3 tokens, and all sources list 2 and eos."""
+    random = np.random.default_rng(5)
+    lists = [
+        np.sort(random.choice(vocab_size, random.integers(0, 4), replace=False))
+        for _ in range(vocab_size)
+    ]
+    offsets = np.cumsum([0, *map(len, lists)])
+    return Shortlists(offsets, np.concatenate(lists), np.union1d([4, 5], [eos_id]))
+
+
+def write_random(seed, folder, precision=Precision.fp32, *, shortlisted=False):
     torch.manual_seed(seed)
     source, target = (
         build_tokenizer([letters], Unit.characters) for letters in ("abcdef", "stuvwx")
@@ -59,12 +72,27 @@ def write_random(seed, folder, precision=Precision.fp32):
             torch.nn.init.normal_(parameter, std=0.4)
     usage = plain_usage(model.config, source.token_to_id(UNK))
     guided = replace(usage, guided=(model.config.num_decoder_layers - 1, 0))
+    if shortlisted:
+        lists = random_shortlists(source.get_vocab_size(), model.config.eos_id)
+        guided = replace(guided, shortlists=lists)
     trained = TrainedModel(model, source, target, guided)
     write_bundle(trained, Card(name="recurrent"), WeightType.fp32, folder, precision)
     return folder
 
 
 @pytest.fixture(scope="session")
-def recurrent(tmp_path_factory):
-    """A bundle at every precision."""
-    return write_random(0, tmp_path_factory.mktemp("recurrent") / "all", Precision.all)
+def listed(tmp_path_factory):
+    """A bundle with shortlists, at every precision."""
+    folder = tmp_path_factory.mktemp("recurrent") / "listed"
+    return write_random(0, folder, Precision.all, shortlisted=True)
+
+
+@pytest.fixture(scope="session")
+def recurrent(listed):
+    """The same bundle, whose shortlists are not used."""
+    shutil.copytree(listed, folder := listed.parent / "all")
+    path = folder / "bundle.json"
+    manifest = json.loads(path.read_text())
+    del manifest["shortlists"]
+    path.write_text(json.dumps(manifest))
+    return folder

@@ -248,6 +248,13 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
             "parameters/num_return_sequences is 2 but num_beams is 1",
         ),
         (PRONOUNCE, {"parameters": {"num_beam": 2}}, "['num_beam']: did you mean num_beams?"),
+        (PRONOUNCE, {"parameters": {"num_beam_groups": 2}}, "['num_beam_groups']: the parameters"),
+        (
+            PRONOUNCE,
+            {"parameters": {"force_words_ids": [[1]]}},
+            "['force_words_ids']: POST /v1/decode takes required; the parameters are",
+        ),
+        (PRONOUNCE, {"parameters": {"forced_bos_token_id": 1}}, "did you mean tgt_lang? the para"),
         (PRONOUNCE, {"parameters": {"watermark": True}}, "are not used by the model: ['watermark"),
         (PRONOUNCE, {"inputs": ["read"], "stream": True}, "a stream has one text"),
         (TRANSLATE, {"inputs": "hello"}, "parameters/src_lang is required"),

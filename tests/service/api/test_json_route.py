@@ -18,9 +18,8 @@ from service.api.reading.json_route import JsonRoute
 from service.api.routes import QUIET
 from service.app import ENDPOINTS
 from service.errors import HeedError
-from service.http.limits import Admission
 from service.http.messages.problems import Paths
-from service.http.middleware.door import Door
+from service.http.middleware.door import Admission, Door
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
 from service.settings.settings import Settings

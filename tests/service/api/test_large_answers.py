@@ -14,8 +14,8 @@ from service.api.answering import respond
 from service.api.answering.respond import Later, make_each, send
 from service.api.reading.call import Call
 from service.formats.json import JSON, numbers_in_arrays, to_json_line
-from service.http.limits import Admission, Budget, Record
-from service.http.middleware.door import Door, RequestLimits
+from service.http.limits import Budget, Record
+from service.http.middleware.door import Admission, Door, RequestLimits
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import opened
 

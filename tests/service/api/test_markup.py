@@ -134,7 +134,7 @@ def test_each_text_of_several_gets_its_own_words(post, texts, document, options)
 
 
 def tokens(text, *spans):
-    return Tokens(text, [Token(text[start:end], 0, start, end) for start, end in spans])
+    return Tokens.of(text, [Token(text[start:end], 0, start, end) for start, end in spans])
 
 
 @pytest.mark.parametrize("by", [0, 2, 9])

@@ -138,6 +138,23 @@ def test_ends_of_the_model_are_refused_where_they_would_be_early(ask):
         assert hypothesis["token_ids"][-2:] == [4, ENDS[0]]
 
 
+def test_phrases_that_need_two_ends_are_refused(ask):
+    """One end meets two phrases if it holds both, and the first of a list may be met elsewhere."""
+    ids = [[4, ENDS[0]], [7, ENDS[0]], [9, 4, ENDS[0]], [7]]
+    answer = ask.client.post("/v1/detokenize", json={"model": "ends", "token_ids": ids})
+    four, seven, nine_four, before = (each["text"] for each in answer.json()["results"])
+    both = f"asks for {four!r} and {seven!r}, which both can only end a target: omit one of them"
+    for asked, detail in (
+        ({"required": [four, before, seven]}, f"/required {both}"),
+        ({"glossary": {"two": seven}, "required": [four]}, f"/glossary {both}"),
+    ):
+        status, problem = ask("ends", **asked)
+        assert (status, problem["detail"]) == (422, detail)
+    for required in ([four, [seven, before]], [four, nine_four], [four, four]):
+        assert ask("ends", required=required, max_new_tokens=5)[0] == 200
+    assert ask("ends", glossary={"two": seven, "red": four}, max_new_tokens=5)[0] == 200
+
+
 def test_suppressed_tokens_of_the_model_and_of_the_request_add_up(ask):
     found, expected = both(
         ask,

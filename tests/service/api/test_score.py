@@ -74,7 +74,7 @@ def test_a_batch_is_scored_like_each_pair_alone(post):
 )
 def test_the_perplexity_of_an_improbable_target_is_still_a_number(log_prob, perplexity):
     """exp(710) is more than JSON can hold: it was written as null."""
-    target = Tokens("D", [Token("D", 4, 0, 1), Token("<eos>", 2, None, None)])
+    target = Tokens.of("D", [Token("D", 4, 0, 1), Token("<eos>", 2, None, None)])
     answer = Answer(log_probs=np.full(2, log_prob, np.float32))
     written = json.loads(to_json(write_score(target, answer)))
     assert written["perplexity"] == pytest.approx(perplexity)

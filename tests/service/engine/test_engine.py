@@ -131,8 +131,8 @@ def test_caches_for_a_number_of_rows_that_nobody_uses_are_freed(tiny_bundle):
     with running(tiny_bundle, ONE_WORKER) as engine:
         caches, new_cache = [], engine.session.new_cache
 
-        def remembered(rows_per_source):
-            cache = new_cache(rows_per_source)
+        def remembered(*key):
+            cache = new_cache(*key)
             caches.append(weakref.ref(cache))
             return cache
 

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import weakref
 from xml.etree import ElementTree
 
 import httpx2
@@ -83,8 +84,8 @@ DOCUMENTS = st.recursive(
 @settings(max_examples=50)
 @given(DOCUMENTS)
 def test_json_in_pieces_is_what_orjson_writes_at_once(document):
-    pieces = to_json_pieces(document)
-    assert b"".join(pieces) == orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    whole = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    assert b"".join(to_json_pieces(document)) == whole
 
 
 @pytest.mark.parametrize(
@@ -117,13 +118,27 @@ def test_a_target_without_the_selected_steps_is_a_sentence_and_no_heatmap(client
 def test_every_form_of_a_batch_comes_in_pieces():
     """None holds the interpreter's lock for long."""
     block = block_of(weights_of(4, 4, 30, 30), "a" * 30, "b" * 30)
-    results = [{"source": "s", "target": "t", "attention": [block]} for _ in range(150)]
-    document = {"model": "m", "results": results}
+    result = {"source": "s", "target": "t", "attention": [block]}
     for form in ("application/json", "application/npz", "application/safetensors", "text/html"):
-        pieces = [*WRITERS[form](document)]
+        pieces = [*WRITERS[form]({"model": "m", "results": [result] * 150})]
         assert sum(map(len, pieces)) > 8 * LEAST_PIECE
         assert max(map(len, pieces)) < 4 * LEAST_PIECE
-    assert json.loads(b"".join(to_json_pieces(document)))["results"][149]["source"] == "s"
+        if form == "application/json":
+            assert json.loads(b"".join(pieces))["results"][149]["source"] == "s"
+
+
+@pytest.mark.parametrize("shape", [(6, 8, 60, 60), (12, 8, 64, 128)], ids=["groups", "one by one"])
+def test_results_that_were_read_are_not_kept(shape):
+    """A client that reads slowly keeps what it has not read, and no more than a few pieces."""
+    arrays = [np.zeros(shape, np.float32) for _ in range(40)]
+    kept = [weakref.ref(each) for each in arrays]
+    pieces = to_json_pieces({"model": "m", "results": [{"data": each} for each in arrays]})
+    del arrays
+    read = 0
+    for piece in pieces:
+        read += piece.count(b'"data"')
+        assert sum(each() is not None for each in kept[: max(0, read - 2)]) == 0
+    assert read == 40
 
 
 def test_the_page_has_the_same_colours_as_the_pictures():

@@ -5,10 +5,10 @@ import time
 
 from fastapi import FastAPI, Request
 
-from service.http.limits import Admission, Budget, Record
+from service.http.limits import Budget, Record
 from service.http.messages.problems import Paths
 from service.http.middleware.answers import Errors
-from service.http.middleware.door import Door, RequestLimits
+from service.http.middleware.door import Admission, Door, RequestLimits
 
 JSON_HEADERS = [(b"content-type", b"application/json")]  # headers
 WHOLE = {"type": "http.request", "body": b"{}", "more_body": False}

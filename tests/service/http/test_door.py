@@ -12,7 +12,7 @@ from collections import deque
 import pytest
 
 from service.errors import Overloaded
-from service.http.limits import SHORT_WAIT, Admission, Place
+from service.http.middleware.door import SHORT_WAIT, Admission, Place
 from service.pace import FEW
 from tests.service.http.asgi import WHOLE, answer, door_before
 
@@ -180,6 +180,17 @@ def test_words_are_accepted_alongside_requests_that_they_overtake(stuck):
     for place in large:
         place.leave(completed=True)
     assert simulation.admission.inside == 0
+
+
+def test_words_are_accepted_though_large_requests_are_completed_now_and_then():
+    """These overtake nobody, and are many times slower than the words between them."""
+    simulation = Simulation(capacity=1000)
+    large = deque(Place(simulation.admission) for _ in range(40))
+    for _ in range(60):
+        large.popleft().leave(completed=True)
+        large.append(Place(simulation.admission))
+        simulation.run(0.4, 8)
+    assert not simulation.refused
 
 
 def test_requests_in_their_order_are_not_taken_for_overtaken_ones():

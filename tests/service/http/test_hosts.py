@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from service.app import create_app
-from service.http.middleware.hosts import ANY_HOST, LOCAL, hosts_of
+from service.http.middleware.door import ANY_HOST, LOCAL, hosts_of
 from service.settings.settings import Settings
 
 

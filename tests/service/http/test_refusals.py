@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.app import create_app
-from service.http.limits import Place
 from service.http.messages.security import SECURITY_HEADERS
+from service.http.middleware.door import Place
 from service.http.middleware.metrics import RequestMetrics
 from service.http.server import refusals as module
 from service.http.server.refusals import Refusals

@@ -4,15 +4,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.bundle.manifest import Config, load_bundle
 from service.runtime.cache import Cache, CrossCache
-from service.runtime.device_cache import MOVE, DeviceCache, Mover
+from service.runtime.device_cache import MOVE, DeviceCache, DeviceCross, Mover
+from service.runtime.device_encoder import FINITE
 from tests.service.runtime.conftest import CPU, memory_of
-from tests.write_move import move_graph
+from tests.write_move import finite_graph, move_graph
 
 DTYPES = [np.float32, np.float16]
 KINDS = ["host", "device"]
@@ -82,7 +84,7 @@ def test_any_moves_keep_what_each_row_has_written(kind, config, mover, data):
 
 def insert(cache, model, random):
     new = [draw_source(model, random) for _ in range(random.integers(1, 4))]
-    cache.insert(join(new))
+    cache.insert(join(new, cache, random))
     model.sources += new
 
 
@@ -139,16 +141,24 @@ def draw_source(model, random):
     return Source(cross, [[[] for _ in own] for _ in range(model.rows_per_source)])
 
 
-def join(sources):
-    """Pad sources to the longest, as the encoder graph does; padding is not zero there."""
+def join(sources, cache, random):
+    """Pad sources to the longest, or more on a device, as the encoder graph does; padding is not
+    zero there."""
     lengths = [source.cross[0].shape[1] for source in sources]
+    on_device = isinstance(cache, DeviceCache)
+    padded = max(lengths) + int(on_device and random.integers(8))
     arrays = []
     for i, (heads, _, head_dim) in enumerate(each.shape for each in sources[0].cross):
-        shape = (len(sources), heads, max(lengths), head_dim)
+        shape = (len(sources), heads, padded, head_dim)
         arrays.append(np.full(shape, 9, sources[0].cross[i].dtype))
         for row, source in enumerate(sources):
             arrays[-1][row, :, : lengths[row]] = source.cross[i]
-    return CrossCache(arrays, np.array(lengths))
+    return uploaded(arrays, lengths, cache) if on_device else CrossCache(arrays, np.array(lengths))
+
+
+def uploaded(arrays, lengths, cache):
+    values = [ort.OrtValue.ortvalue_from_numpy(np.stack(arrays[place::2])) for place in range(2)]
+    return DeviceCross(values, np.array(lengths), cache.mover)
 
 
 def assert_holds(cache, sources, recurrent):
@@ -184,7 +194,8 @@ def assert_rows(cache, rows, recurrent):
 def test_layers_on_a_device_begin_where_vector_instructions_may_read(config, mover):
     cache = DeviceCache(config, 3, mover)
     model = Model(config, mover.dtype, 3)
-    cache.insert(join([draw_source(model, np.random.default_rng(0))]))
+    random = np.random.default_rng(0)
+    cache.insert(join([draw_source(model, random)], cache, random))
     for length in (1, 17, 40):
         cache.grow(length)
         for places in (cache.self_blocks, cache.cross_blocks):
@@ -192,7 +203,8 @@ def test_layers_on_a_device_begin_where_vector_instructions_may_read(config, mov
             assert all(offset % 16 == 0 for offset in offsets)
 
 
-def test_the_graphs_that_move_rows_are_those_described():
+def test_the_graphs_that_run_on_a_device_are_those_described():
     for dtype, path in MOVE.items():
         element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         assert onnx.load(path).graph == move_graph(element).graph
+    assert onnx.load(FINITE).graph == finite_graph().graph

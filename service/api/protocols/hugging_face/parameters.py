@@ -60,6 +60,8 @@ HARMLESS: dict[str, Any] = {
     "watermark": False,
 }
 NESTED = "generate_parameters"  # an object with more parameters
+# Fields of /v1/decode for which there is no parameter
+ELSEWHERE = ("allowed_targets", "attention", "required", "target_prefix", "top_log_probs")
 KNOWN = (*OURS, BAD_WORDS, *LENGTHS, *FLAGS, "truncation", *NO_EFFECT)
 
 
@@ -165,8 +167,11 @@ def check_known(parameters: Mapping[str, Any]) -> None:
     if not unknown:
         return
     named = [shorten(name) for name in unknown[:MOST_FAULTS]]
-    near = dict.fromkeys(each for name in named for each in near_fields(name, KNOWN))
+    ours = [each for name in named for each in near_fields(name, (*KNOWN, *THEIRS))]
+    near = dict.fromkeys(THEIRS.get(each, each) for each in ours)
     advice = f"did you mean {' or '.join(near)}? " if near else ""
+    fields = dict.fromkeys(each for name in named for each in near_fields(name, ELSEWHERE))
+    advice += f"POST /v1/decode takes {' and '.join(fields)}; " if fields else ""
     raise Invalid(
         f"The following `model_kwargs` are not used by the model: {named}: {advice}the parameters"
         f" are {', '.join(KNOWN)}"

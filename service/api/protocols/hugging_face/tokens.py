@@ -21,12 +21,15 @@ def write_details(model: Model, hypothesis: Mapping[str, Any], seed: int | None)
     """Return the details of a hypothesis in the answer of /v1/decode."""
     read = model.target.reader()
     pairs = zip(hypothesis["token_ids"], hypothesis["log_probs"], strict=True)
+    tokens = [write_token(model, i, read(i), log_prob) for i, log_prob in pairs]
+    if tokens:
+        tokens[-1]["text"] += read.rest()
     return {
         "finish_reason": REASONS[hypothesis["finish_reason"]],
         "generated_tokens": len(hypothesis["token_ids"]),
         "seed": seed,
         "prefill": [],
-        "tokens": [write_token(model, i, read(i), log_prob) for i, log_prob in pairs],
+        "tokens": tokens,
     }
 
 
@@ -89,6 +92,8 @@ class TokenWriter(EventWriter):
             "input_length": len(self._entries[0].source_ids),
             "seed": self._seed,
         }
+        if self._last:
+            self._last["token"]["text"] += self._read.rest()
         text = self._model.target.decode(best.token_ids).text
         yield write_data({**self._last, "generated_text": text, "details": details})
 

@@ -1,0 +1,165 @@
+"""A model with shortlists writes what masked log-probs of an oracle in NumPy give."""
+
+import random
+
+import numpy as np
+import pytest
+
+from service.bundle.manifest import load_bundle
+from service.errors import StartupError
+from service.runtime.self_check import COMPARISONS, check_parity
+from service.runtime.session import Session
+from service.runtime.shortlists import read_shortlists
+from service.settings.settings import Precision, Provider, Settings
+from tests.conftest import opened
+from tests.model.ssru.oracle import Oracle, log_softmax
+from tests.model.ssru.test_oracle import TOLERANCE, assert_hypotheses, pairs_of, post
+from tests.model.ssru.test_requests import draw
+from tests.service.engine.mixes import assert_as_alone
+
+MOST = 12
+
+
+class MaskedOracle(Oracle):
+    """Log-probs are -inf for tokens that the shortlist of the source lacks, and normalized again.
+    It reads the file as docs/bundle.md describes it."""
+
+    def __init__(self, bundle):
+        super().__init__(bundle)
+        with np.load(bundle / "shortlists.npz") as file:
+            self.offsets, self.tokens, self.always = (
+                file[name] for name in ("offsets", "tokens", "always")
+            )
+
+    def listed(self, source):
+        lists = (self.tokens[self.offsets[each] : self.offsets[each + 1]] for each in source)
+        return {*self.always.tolist()}.union(*(each.tolist() for each in lists))
+
+    def encode(self, ids, gates=None):
+        self.mask = np.full(self.config["target_vocab_size"], -np.inf)
+        self.mask[[*self.listed(ids)]] = 0
+        return super().encode(ids, gates)
+
+    def step(self, *arguments, **more):
+        log_probs, *rest = super().step(*arguments, **more)
+        return log_softmax(log_probs + self.mask), *rest
+
+
+@pytest.fixture(scope="module")
+def client(listed):
+    with opened(listed, precision="fp32") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def oracle(listed):
+    return MaskedOracle(listed)
+
+
+@pytest.fixture(scope="module")
+def sources(oracle):
+    """Sources that may not have all tokens."""
+    found = [source for source, _ in pairs_of(oracle.config, [(n % 5 + 1, 1) for n in range(20)])]
+    size = oracle.config["target_vocab_size"]
+    return [source for source in found if len(oracle.listed(source)) < size][:8]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_every_graph_has_torchs_numbers(listed, precision):
+    bundle = load_bundle(listed)
+    session = Session(bundle, Settings(precision=precision, provider=Provider.cpu))
+    assert session.shortlists
+    check_parity(session, bundle)
+    for graph in COMPARISONS:
+        session.open(graph)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_hypotheses_are_those_of_masked_log_probs(listed, client, oracle, sources, beam_size):
+    options = {"beam_size": beam_size, "num_hypotheses": beam_size, "max_new_tokens": MOST}
+    together = post(client, "/v1/decode", source=sources, **options)
+    whole, differ = Oracle(listed), 0
+    for source, mixed in zip(sources, together, strict=True):
+        expected = oracle.beam_search(source, beam_size, MOST)
+        assert_hypotheses(mixed, expected)
+        (alone,) = post(client, "/v1/decode", source=[source], **options)
+        assert_hypotheses(alone, expected)
+        ((_, ids),) = whole.beam_search(source, 1, MOST)
+        differ += not {*ids} <= oracle.listed(source)
+    assert differ  # the shortlists change some answers
+
+
+@pytest.mark.parametrize("precision", [Precision.fp32, Precision.int8])
+def test_answers_are_those_of_each_request_alone(listed, precision):
+    """Sources come and go, and with them the tokens that the batch scores."""
+    random_ = random.Random(4)
+    wanted = [draw(random_) for _ in range(60)]
+    assert_as_alone(load_bundle(listed), precision, wanted, random_)
+
+
+def test_samples_and_alternatives_are_listed(client, oracle, sources):
+    options = {"temperature": 1.5, "num_hypotheses": 4, "seed": 1, "max_new_tokens": MOST}
+    options["top_log_probs"] = 9
+    for source, result in zip(
+        sources, post(client, "/v1/decode", source=sources, **options), strict=True
+    ):
+        listed = oracle.listed(source)
+        for hypothesis in result["hypotheses"]:
+            ids = hypothesis["token_ids"]
+            expected, _ = oracle.score(source, ids)
+            np.testing.assert_allclose(hypothesis["log_probs"], expected, **TOLERANCE)
+            for top in hypothesis["top_log_probs"]:
+                assert {each["id"] for each in top} <= listed
+                assert len(top) == min(9, len(listed))
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_a_request_that_bans_all_listed_tokens_stops(client, oracle, sources, beam_size):
+    banned = sorted(oracle.listed(sources[0]))
+    body = {"source": [sources[0]], "suppress_tokens": banned, "beam_size": beam_size}
+    (result,) = post(client, "/v1/decode", **body)
+    found = [(each["token_ids"], each["finish_reason"]) for each in result["hypotheses"]]
+    assert found == [([], "stop")]
+
+
+def test_a_request_that_names_tokens_or_switches_heads_off_gets_all(
+    listed, client, oracle, sources
+):
+    source = sources[0]
+    (missing, *_) = sorted({*range(4, 10)} - oracle.listed(source))
+    body = {"source": [source], "max_new_tokens": MOST}
+    letter = "stuvwx"[missing - 4]
+    for more in ({"allowed_targets": [letter]}, {"required": [letter], "beam_size": 2}):
+        (result,) = post(client, "/v1/decode", **body, **more)
+        assert missing in result["hypotheses"][0]["token_ids"]
+    (scored,) = post(client, "/v1/score", source=[source], target=[[missing]])
+    whole = Oracle(listed)
+    np.testing.assert_allclose(scored["log_probs"], whole.score(source, [missing])[0], **TOLERANCE)
+    gates = np.ones((oracle.config["num_decoder_layers"], oracle.config["num_heads"]))
+    gates[0, 0] = 0
+    ablate = [{"kind": "cross", "layer": 0, "heads": [0]}]
+    (result,) = post(client, "/v1/decode", **body, ablate=ablate)
+    (hypothesis,) = result["hypotheses"]
+    expected, _ = whole.score(source, hypothesis["token_ids"], gates=gates)
+    np.testing.assert_allclose(hypothesis["log_probs"], expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"offsets": np.arange(3)}, "offsets must be"),
+        ({"tokens": np.full(4, 9)}, "offsets must be"),
+        ({"always": np.array([10**6])}, "always must be ids below"),
+        ({"always": np.array([5])}, "always lacks"),
+        ({"always": None}, "lacks the array"),
+        ({"always": np.array(["x"])}, "cannot be used"),
+    ],
+)
+def test_shortlists_that_contradict_the_model_are_refused(listed, tmp_path, changes, named):
+    manifest = load_bundle(listed).manifest
+    with np.load(listed / "shortlists.npz") as file:
+        arrays = {**file, **changes}
+    path = tmp_path / "shortlists.npz"
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    with pytest.raises(StartupError, match=named):
+        read_shortlists(path, manifest.config, manifest.eos_ids)
