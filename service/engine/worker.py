@@ -227,8 +227,8 @@ class Worker:
         for i, job in enumerate(jobs):
             job.answer.seconds = {"queue": started - job.arrived, "encode": ended - started}
             if search := job.entry.search:
-                shortlisted = self._is_shortlisted(job.entry)
-                key = BatchKey(job.rows, search.beam_size > 1, shortlisted, bool(search.draft))
+                beams, shortlisted = search.beam_size > 1, self._is_shortlisted(job.entry)
+                key = BatchKey(job.rows, beams, shortlisted, bool(search.draft))
                 joining.setdefault(key, []).append(i)
             elif job.wants_memory:
                 job.answer.memory = pool(memory[i], job.entry.pooling)

@@ -137,18 +137,13 @@ class Session:
                 )
             )
             for graph, file in graphs.items()
-            if settings.opens(graph) and (graph != "draft_step" or self._checks_drafts)
+            if settings.opens(graph) and (graph != "draft_step" or self._mover is None)
         }
         self._check_signatures(bundle)
         self._device_bindings: DeviceBindings | None = None
         if self._mover:
             names = self._self_names, self._cross_names
             self._device_bindings = DeviceBindings(self.open("step"), *names)
-
-    @property
-    def _checks_drafts(self) -> bool:
-        """Return whether the step of all tokens on a CPU, which drafts take, is the one in use."""
-        return self.shortlists is None and self._mover is None
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -207,6 +202,8 @@ class Session:
         all logits. The next step overwrites them.
         """
         graph: GraphName = "step" if gates is None else "gated_step"
+        if isinstance(cache, Cache) and cache.outputs:
+            graph = "shortlisted_step"
         candidates = self._step(graph, cache, tokens, k, logits, gates)
         cache.position += 1
         return candidates
@@ -229,14 +226,11 @@ class Session:
         logits: bool,
         gates: FloatArray | None,
     ) -> Candidates:
-        read = 1 if tokens.ndim == 1 else tokens.shape[1]
-        needed = int(cache.position.max()) + read
+        needed = int(cache.position.max()) + (1 if tokens.ndim == 1 else tokens.shape[1])
         if needed > cache.capacity:
             cache.grow(needed)
         outputs = cache.outputs if isinstance(cache, Cache) else None
         vocab_size = len(outputs.tokens) if outputs else self._config.target_vocab_size
-        if outputs:
-            graph = "shortlisted_step"
         k = min(k, vocab_size)
         key = graph, tokens.shape, k, logits
         if key not in cache.bindings:

@@ -221,9 +221,10 @@ def check_draft(body: DecodeRequest, model: Model, search: SearchOptions, faults
             because = "its decoder is an SSRU, which reads one token at a step"
         elif any(DRAFTS in each for each in manifest.precisions.values()):
             because = f"{model.engine.opened.provider} computes, not a CPU"
-            if manifest.shortlists:
-                because = "each source has a shortlist of the tokens that are scored"
         detail = f"model {model.name} cannot use a draft: {because}, or omit draft"
+        raise NotFound("not_supported", detail)
+    if "shortlisted_step" in graphs:
+        detail = f"model {model.name} decodes by shortlists, which drafts do not have: omit draft"
         raise NotFound("not_supported", detail)
     whose = ", the model's own: send beam_size 1, or" if body.beam_size is None else ": send 1, or"
     needs = {
