@@ -1,4 +1,4 @@
-"""Choose an execution provider, and open a graph on it."""
+"""Choose a precision, an execution provider and a number of workers, and open a graph."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ import onnxruntime as ort
 from service.arrays import IntArray
 from service.bundle.manifest import Bundle
 from service.errors import PassFailed, StartupError, shorten_line
-from service.settings.settings import Provider
+from service.settings.settings import Precision, Provider
 
 PROVIDERS = {
     Provider.cpu: "CPUExecutionProvider",
@@ -35,11 +35,40 @@ NOISE = re.compile(
     r"|/onnxruntime_src/\S+ .*?\)( const)? (?=[A-Z!\[])|\S+\.cc:\d+ \w+ "
 )
 LONGEST_ERROR = 200  # characters
+CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
 
 # A graph that multiplies u8 rows by s8 weights of 127 (tests/write_product.py), and the rows with
 # the largest product.
 PRODUCT = Path(__file__).with_name("product.onnx")
 LARGEST_ROWS = np.full((1, 256), 255, np.uint8)
+
+
+def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precision:
+    """Resolve `auto` to the first of int8, fp32 and fp16 that the bundle has, on a CPU; elsewhere
+    of fp16, fp32 and int8. CPUs compute fp16 as fp32, with casts.
+
+    Raise StartupError naming the bundle's precisions if it lacks the one wanted.
+    """
+    held = bundle.manifest.precisions
+    if wanted is Precision.auto:
+        best = Precision.int8, Precision.fp32, Precision.fp16
+        preferred = best if on_cpu else best[::-1]
+        wanted = next((each for each in preferred if each in held), wanted)
+    if wanted not in held:
+        names = ", ".join(held)
+        raise StartupError(
+            f"{bundle.root} has no graphs of precision {wanted}; choose one of: auto, {names}"
+        )
+    return wanted
+
+
+def default_workers(weights: int, precision: Precision, cores: int) -> int:
+    """One a core as long as the CPU's caches hold the weights that each of them reads at a step.
+    Beyond that one in all: the cores share each product, and the weights are read once
+    (docs/adr/0005)."""
+    # ONNX Runtime computes fp16 at fp32 on a CPU, so that it holds 4 bytes a weight too.
+    size = weights * (1 if precision == Precision.int8 else 4)
+    return cores if size <= CACHED else 1
 
 
 @once

@@ -28,6 +28,8 @@ from service.runtime.providers import (
     PROVIDERS,
     LazyGraph,
     cache_device,
+    choose_precision,
+    default_workers,
     describe_graph,
     open_graph,
     usable_provider,
@@ -41,7 +43,6 @@ USED_OFTEN = {"encoder", "step", "shortlisted_step", "draft_step"}
 MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
 SHORTLISTED: set[GraphName] = {"shortlisted_step", "output_rows"}
-CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
 NOT_FINITE = (
     "the model computed NaN or infinity: its weights are damaged, or overflow at this precision;"
     " serve it with HEED_PRECISION=fp32, or export it again"
@@ -120,9 +121,12 @@ class Session:
         if bundle.manifest.shortlists and self.on_cpu and graphs.keys() >= SHORTLISTED:
             path = bundle.path(bundle.manifest.shortlists)
             self.shortlists = read_shortlists(path, self._config, bundle.manifest.eos_ids)
+        # with shortlists, a small part of the output projection is read
+        unread = self._config.d_model * self._config.target_vocab_size if self.shortlists else 0
         self.workers = 1
         if self.on_cpu:
-            self.workers = settings.workers or self._default_workers(settings.cores)
+            weights = self._config.step_weights - unread
+            self.workers = settings.workers or default_workers(weights, precision, settings.cores)
         threads = max(1, settings.cores - self.workers + 1)
         self._graphs: dict[GraphName, LazyGraph] = {
             graph: LazyGraph(
@@ -366,17 +370,6 @@ class Session:
                 padded[i, :, : part.shape[2]] = part[0]
         return feeds
 
-    def _default_workers(self, cores: int) -> int:
-        """One a core as long as the CPU's caches hold what each of them reads. Beyond that one in
-        all: the cores share each product, and the weights are read once (docs/adr/0005)."""
-        # ONNX Runtime computes fp16 at fp32 on a CPU, so that it holds 4 bytes a weight too.
-        # With shortlists, a small part of the output projection is read.
-        count = self._config.step_weights
-        if self.shortlists:
-            count -= self._config.d_model * self._config.target_vocab_size
-        size = count * (1 if self.precision == Precision.int8 else 4)
-        return cores if size <= CACHED else 1
-
     def _run(self, graph: GraphName, outputs: list[str], feeds: Feeds) -> list[FloatArray]:
         """Raise PassFailed if the last output has NaN or infinity: those of a layer spread to the
         next ones."""
@@ -408,25 +401,6 @@ class Session:
             cache_type = CACHE_TYPES[self._cache_type]
             if fault := describe_mismatch(session, graph, self._config, cache_type):
                 raise StartupError(f"{path}: {fault}: export the bundle again")
-
-
-def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precision:
-    """Resolve `auto` to the first of int8, fp32 and fp16 that the bundle has, on a CPU; elsewhere
-    of fp16, fp32 and int8. CPUs compute fp16 as fp32, with casts.
-
-    Raise StartupError naming the bundle's precisions if it lacks the one wanted.
-    """
-    held = bundle.manifest.precisions
-    if wanted is Precision.auto:
-        best = Precision.int8, Precision.fp32, Precision.fp16
-        preferred = best if on_cpu else best[::-1]
-        wanted = next((each for each in preferred if each in held), wanted)
-    if wanted not in held:
-        names = ", ".join(held)
-        raise StartupError(
-            f"{bundle.root} has no graphs of precision {wanted}; choose one of: auto, {names}"
-        )
-    return wanted
 
 
 def unpadded(rows: FloatArray, lengths: IntArray) -> list[FloatArray]:

@@ -6,8 +6,7 @@ import pytest
 
 from service.errors import StartupError
 from service.runtime import providers
-from service.runtime.providers import installed_provider
-from service.runtime.session import choose_precision
+from service.runtime.providers import choose_precision, installed_provider
 from service.settings.settings import Precision, Provider
 
 CPU, CUDA, TENSORRT = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt"))

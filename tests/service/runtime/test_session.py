@@ -209,7 +209,7 @@ def test_a_small_model_has_a_worker_a_core_and_a_large_one_is_shared(tiny, monke
         return Session(load_bundle(tiny), FP32.model_copy(update={"threads": 3, **given})).workers
 
     assert (workers(), workers(workers=2)) == (3, 2)
-    monkeypatch.setattr("service.runtime.session.CACHED", 0)
+    monkeypatch.setattr("service.runtime.providers.CACHED", 0)
     assert (workers(), workers(workers=2)) == (1, 2)
 
 
