@@ -25,7 +25,9 @@ def torch_says(bundle):
 def test_every_graph_gives_what_torch_gave(session, bundle, torch_says):
     check_parity(session, bundle)
     names = {name.split("[")[0] for name, _, _ in compare_decoding(session, torch_says)}
-    for graph, compare in COMPARISONS.items():
+    held = {graph: each for graph, each in COMPARISONS.items() if session.supports(graph)}
+    assert COMPARISONS.keys() - held.keys() <= {"draft_step"}  # which a device does not have
+    for graph, compare in held.items():
         session.open(graph)  # raises if it differs
         names |= {name.split("[")[0] for name, _, _ in compare(session, torch_says)}
     inputs = {"source_ids", "source_length", "decoder_input_ids", "decoder_length", "log_prob_ids"}
