@@ -49,6 +49,7 @@ def assert_right(outputs, sources, matrix, bias):
     if sources:
         held, needed = len(outputs.tokens), sum(map(len, sources))
         assert PADDED <= held <= SPARE * max(needed, PADDED)
+        assert held < VOCABULARY + PADDED
 
 
 def test_logits_are_those_of_all_tokens():
