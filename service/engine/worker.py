@@ -18,8 +18,9 @@ from service.engine.queue import Queue
 from service.engine.scheduler import Job, PassSize, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
+from service.runtime.attended import Attended
 from service.runtime.cache import Cross
-from service.runtime.session import Attended, Session
+from service.runtime.session import Session
 from service.search.protocol import Detokenize
 from service.wire import Answer, Entry, Steps
 

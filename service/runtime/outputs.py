@@ -2,8 +2,8 @@
 that the sources of a batch may have.
 
 One product with the tokens of all sources serves the batch. It is at most as large as that of all
-tokens, but for padding. A bias of -inf takes away from each source what is not on its own shortlist, so its answer
-does not depend on the others.
+tokens, but for padding. A bias of -inf takes away from each source what is not on its own
+shortlist, so its answer does not depend on the others.
 """
 
 from collections.abc import Callable, Sequence
