@@ -112,7 +112,7 @@ class Session:
         return settings.workers or default_workers(weights, precision, settings.cores)
 
     def _lazy(self, graph: GraphName, path: Path, threads: int) -> LazyGraph:
-        # A captured run first computes twice, which would move a state on twice
+        # A run that is captured computes three times: a state would read its token three times
         capture = graph == "step" and not self._config.recurrent
         options = {"arena": graph in USED_OFTEN, "capture": capture}
         return LazyGraph(partial(open_graph, path, self.provider, threads, **options))
