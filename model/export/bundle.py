@@ -30,8 +30,9 @@ from model.export.files.weights import (
     int8_sources,
 )
 from model.export.files.work_folder import replacement
+from model.export.graphs.exporter import save_graph
 from model.export.graphs.shortlisted import SHORTLISTED
-from model.export.graphs.wrappers import export_graphs, save_graph
+from model.export.graphs.wrappers import export_graphs
 from model.export.precision.calibrate import Calibration, calibrate
 from model.export.precision.choose import ON_RANDOM_IDS, ON_TEXTS
 from model.export.precision.half import halve

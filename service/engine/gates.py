@@ -9,6 +9,10 @@ from service.bundle.manifest import Config
 from service.wire import Entry
 
 
+def ablates_encoder(entry: Entry) -> bool:
+    return any(head.kind == "encoder" for head in entry.ablated)
+
+
 def ablates_decoder(entry: Entry) -> bool:
     return any(head.kind != "encoder" for head in entry.ablated)
 

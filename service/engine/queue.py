@@ -222,15 +222,17 @@ class Queue:
     def _check(self, request: Waiting, now: float) -> None:
         """Raise the refusal of a request that comes too late even after those that are abandoned
         have been removed."""
+        if self._refusal_at(request, now):
+            self._waiting.remove_abandoned()
+            if refusal := self._refusal_at(request, now):
+                raise refusal
+
+    def _refusal_at(self, request: Waiting, now: float) -> HeedError | None:
         row_seconds = self._pace.wait(now, self._waiting.rows, 1)
         if row_seconds is None:
-            return  # any is accepted while no rate is known
+            return None  # any is accepted while no rate is known
         ahead = Ahead(self._waiting.earlier(request.since))
-        if self._refusal(request, ahead, row_seconds, now):
-            self._waiting.remove_abandoned()
-            ahead = Ahead(self._waiting.earlier(request.since))
-            if refusal := self._refusal(request, ahead, row_seconds, now):
-                raise refusal
+        return self._refusal(request, ahead, row_seconds, now)
 
     def _refusal(
         self, request: Waiting, ahead: Ahead, row_seconds: float, now: float

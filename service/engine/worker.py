@@ -12,14 +12,15 @@ from service.arrays import FloatArray, IntArray
 from service.attention import AttentionKind, align_steps
 from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey, DraftedBatch
-from service.engine.gates import ablates_decoder, decoder_gates, encoder_gates
+from service.engine.gates import ablates_decoder, ablates_encoder, decoder_gates, encoder_gates
 from service.engine.pooling import pool
 from service.engine.queue import Queue
 from service.engine.scheduler import Job, PassSize, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
+from service.runtime.attended import Attended
 from service.runtime.cache import Cross
-from service.runtime.session import Attended, Session
+from service.runtime.session import Session
 from service.search.protocol import Detokenize
 from service.wire import Answer, Entry, Steps
 
@@ -373,10 +374,6 @@ def apart(items: Sequence[Item], gated: Callable[[Item], bool]) -> list[list[Ite
     plain = [item for item in items if not gated(item)]
     others = [item for item in items if gated(item)]
     return [each for each in (plain, others) if each]
-
-
-def ablates_encoder(entry: Entry) -> bool:
-    return any(head.kind == "encoder" for head in entry.ablated)
 
 
 def weighs_encoder(entry: Entry) -> bool:

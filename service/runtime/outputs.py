@@ -1,9 +1,9 @@
 """The tokens that the targets of a source may have, and the rows of the output projection for those
 that the sources of a batch may have.
 
-One product with the tokens of all sources serves the batch, whose size is that of the vocabulary
-at most. A bias of -inf takes away from each source what is not on its own shortlist, so its answer
-does not depend on the others.
+One product with the tokens of all sources serves the batch. It is at most as large as that of all
+tokens, but for padding. A bias of -inf takes away from each source what is not on its own
+shortlist, so its answer does not depend on the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -143,7 +143,8 @@ class Outputs:
         self._forget()
         tokens = self._unknown(self._listed)
         spare = len(tokens) // 4 if len(self._listed) > 1 else 0
-        columns = -(-(len(tokens) + spare) // PADDED) * PADDED
+        most = min(len(tokens) + spare, len(self._column))
+        columns = -(-most // PADDED) * PADDED
         self.tokens = np.zeros(columns, np.int64)
         self.rows = np.zeros((columns, self.rows.shape[1]), np.float32)
         self._bias = np.full(columns, -np.inf, np.float32)

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from service.arrays import FloatArray, IntArray
 from service.bundle.manifest import Bundle, GraphName
 from service.errors import StartupError
+from service.runtime.attended import Attended
 from service.runtime.cache import Cross, CrossCache
 from service.runtime.providers import reason_of
 from service.runtime.reference import LARGEST_IDS, Torch, read_reference
-from service.runtime.session import Attended, Session
+from service.runtime.session import Session
 from service.search.protocol import Candidates
 from service.search.rules import log_softmax
 

@@ -10,7 +10,8 @@ are factors of the heads' outputs. Only methods that get them use the gated grap
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import isnan
-from typing import NamedTuple, cast
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import onnxruntime as ort
@@ -18,6 +19,7 @@ import onnxruntime as ort
 from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle.manifest import Bundle, DecoderAttention, GraphName
 from service.errors import PassFailed, StartupError
+from service.runtime.attended import Attended
 from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, Cross, CrossCache
 from service.runtime.device_binding import DeviceBinding, DeviceBindings
@@ -47,40 +49,6 @@ NOT_FINITE = (
     "the model computed NaN or infinity: its weights are damaged, or overflow at this precision;"
     " serve it with HEED_PRECISION=fp32, or export it again"
 )
-
-
-class Attended(NamedTuple):
-    """Attention weights (L, H, T, S) of one sequence and, if a gated graph computed them, the value
-    norms (L, H, S): |W v| times the head's gate, where v is a head's value and W its slice of the
-    output projection. A head that is switched off gives nothing: its norms are 0."""
-
-    weights: FloatArray
-    norms: FloatArray | None = None
-
-    @classmethod
-    def of(
-        cls,
-        weights: Sequence[FloatArray],
-        norms: Sequence[FloatArray],
-        gates: FloatArray | None,
-        row: int,
-        queries: int,
-        keys: int,
-    ) -> "Attended":
-        """Take one row of each layer's (B, H, T, S) and (B, H, S), without padding. `gates`
-        (B, L, H) are those of a gated graph, whose norms do not have them."""
-        stacked = stack_layers(weights, row, queries, keys)
-        if gates is None:
-            return cls(stacked)
-        lengths = np.stack([layer[row, :, :keys] for layer in norms])  # (L, H, keys)
-        return cls(stacked, lengths * gates[row, :, :, None])
-
-    @property
-    def weighted_norms(self) -> FloatArray:
-        """Weights times norms (L, H, T, S). Kobayashi et al., "Attention is Not Only a Weight:
-        Analyzing Transformers with Vector Norms" (2020)."""
-        assert self.norms is not None
-        return self.weights * self.norms[:, :, None]
 
 
 class Session:
@@ -121,25 +89,10 @@ class Session:
         if bundle.manifest.shortlists and self.on_cpu and graphs.keys() >= SHORTLISTED:
             path = bundle.path(bundle.manifest.shortlists)
             self.shortlists = read_shortlists(path, self._config, bundle.manifest.eos_ids)
-        # with shortlists, a small part of the output projection is read
-        unread = self._config.d_model * self._config.target_vocab_size if self.shortlists else 0
-        self.workers = 1
-        if self.on_cpu:
-            weights = self._config.step_weights - unread
-            self.workers = settings.workers or default_workers(weights, precision, settings.cores)
+        self.workers = self._count_workers(settings)
         threads = max(1, settings.cores - self.workers + 1)
         self._graphs: dict[GraphName, LazyGraph] = {
-            graph: LazyGraph(
-                partial(
-                    open_graph,
-                    bundle.path(file),
-                    name,
-                    threads,
-                    arena=graph in USED_OFTEN,
-                    # a captured run first computes twice, which would move a state on twice
-                    capture=graph == "step" and not self._config.recurrent,
-                )
-            )
+            graph: self._lazy(graph, bundle.path(file), threads)
             for graph, file in graphs.items()
             if settings.opens(graph) and (graph != "draft_step" or self._mover is None)
         }
@@ -148,6 +101,21 @@ class Session:
         if self._mover:
             names = self._self_names, self._cross_names
             self._device_bindings = DeviceBindings(self.open("step"), *names)
+
+    def _count_workers(self, settings: Settings) -> int:
+        if not self.on_cpu:
+            return 1
+        weights = self._config.step_weights
+        if self.shortlists:  # a step reads a small part of the output projection
+            weights -= self._config.d_model * self._config.target_vocab_size
+        precision = Precision(self.precision)
+        return settings.workers or default_workers(weights, precision, settings.cores)
+
+    def _lazy(self, graph: GraphName, path: Path, threads: int) -> LazyGraph:
+        # A run that is captured computes three times: a state would read its token three times
+        capture = graph == "step" and not self._config.recurrent
+        options = {"arena": graph in USED_OFTEN, "capture": capture}
+        return LazyGraph(partial(open_graph, path, self.provider, threads, **options))
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -410,8 +378,3 @@ def unpadded(rows: FloatArray, lengths: IntArray) -> list[FloatArray]:
 
 def names_of(what: str, kinds: Iterable[str], layers: int) -> list[str]:
     return [f"{kind}_{what}_{layer}" for kind in kinds for layer in range(layers)]
-
-
-def stack_layers(layers: Sequence[FloatArray], row: int, queries: int, keys: int) -> FloatArray:
-    """Return one row of each layer's (B, H, T, S) without padding, as (L, H, queries, keys)."""
-    return np.stack([layer[row, :, :queries, :keys] for layer in layers])

@@ -171,7 +171,7 @@ class Rules:
             else:
                 allowed = ~are_in(banned | self._few_suppressed, ids)  # (N,)
             log_probs, ids = log_probs[allowed], ids[allowed]
-        if self._renormalizes and len(ids):
+        if self._renormalizes and log_probs.max(initial=DEAD) > DEAD:  # some are possible
             log_probs = log_softmax(log_probs)  # (N,)
         is_ranked = count is not None and not self._penalizes
         return Allowed(log_probs, ids, best, is_ranked)

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 import typer
 
-from benchmarks import phrases
+from benchmarks import drafts, phrases
 from benchmarks.kit.document import describe_machine
 from benchmarks.kit.models import (
     T5,
@@ -36,7 +36,7 @@ from benchmarks.speed.random_checkpoint import TINY as TINY_CHECKPOINT
 from benchmarks.speed.report import COLUMNS, cell_columns, render_checkpoints, write_results
 from model.export.files.manifest import Precision as Graphs
 from model.network.config import TransformerConfig
-from service.settings.settings import DEFAULT_BUNDLE, Precision
+from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 from tests.web.chromium import CHROMIUM
 
 LETTERS = TransformerConfig(
@@ -207,6 +207,16 @@ def test_the_cost_of_required_phrases():
     rows = asyncio.run(phrases.measure(DEFAULT_BUNDLE, ["attention"], {}, together=2, rounds=1))
     assert {held for held, *_ in rows} <= {"2 of 2", "1 of 2", "0 of 2"}
     assert [len(row) for row in rows] == [len(phrases.COLUMNS)] * len(rows) != []
+
+
+def test_what_drafts_save():
+    settings = Settings(
+        bundles=[DEFAULT_BUNDLE], provider=Provider.cpu, self_check=False, threads=1
+    )
+    bodies = [{"source": word, "beam_size": 1} for word in ("attention", "heed")]
+    written = asyncio.run(drafts.measure(settings, bodies, wrong=0.1, rounds=1))
+    _, _, *rows = written.splitlines()
+    assert [row.split(" | ")[1:3] for row in rows if row] == [["2", "2"]] * 4
 
 
 def test_operators():

@@ -6,6 +6,7 @@ from ast import literal_eval
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx
 import onnx_ir
@@ -86,6 +87,12 @@ def without_weights(model: onnx_ir.Model, weights: Mapping[str, str]) -> onnx.Mo
                 " tensor of the model: store it as a parameter or buffer"
             )
     return onnx_ir.to_proto(model)
+
+
+def save_graph(proto: onnx.ModelProto, path: Path) -> None:
+    del proto.graph.value_info[:]  # shapes that the runtime infers: a fifth of the file
+    onnx.save(proto, path)
+    onnx.checker.check_model(path)
 
 
 def name_products(graph: onnx.GraphProto) -> None:

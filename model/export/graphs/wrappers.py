@@ -10,7 +10,6 @@ the numbers of the others.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import onnx
@@ -400,9 +399,3 @@ def export_graphs(
         drop_zero_biases(proto.graph, biases)
         merge_products(proto.graph)
         yield name, proto
-
-
-def save_graph(proto: onnx.ModelProto, path: Path) -> None:
-    del proto.graph.value_info[:]  # shapes that the runtime infers: a fifth of the file
-    onnx.save(proto, path)
-    onnx.checker.check_model(path)

@@ -18,9 +18,7 @@ from model.usage import Shortlists
 PATTERNS = ("lex*.bin", f"lex*.bin{PACKED}")
 MAGIC = 0xF11A48D5013417F5
 HEADER = 6  # numbers of 8 bytes: magic, checksum, frequent, longest, offsets, ids
-LARGEST = (
-    24 << 20
-)  # bytes; 32,000 tokens with up to 50 have 5 million, with up to 100 twice as many
+LARGEST = 24 << 20  # bytes; 32,000 tokens with up to 50 ids each have 5 million
 WHOLE = (1 << 64) - 1
 PIECE = 1 << 16  # numbers that are Python's own at once
 

@@ -37,8 +37,10 @@ def test_every_graph_has_torchs_numbers(recurrent, precision):
     bundle = load_bundle(recurrent)
     session = Session(bundle, Settings(precision=precision, provider=Provider.cpu))
     check_parity(session, bundle)
-    for graph in COMPARISONS:
-        session.open(graph)
+    held = {graph for graph in COMPARISONS if session.supports(graph)}
+    assert COMPARISONS.keys() - held == {"draft_step"}  # a state has no room for several tokens
+    for graph in held:
+        session.open(graph)  # raises if it differs
 
 
 @pytest.mark.parametrize("precision", [Precision.fp32, Precision.int8])

@@ -70,8 +70,10 @@ def test_every_graph_has_torchs_numbers(listed, precision):
     session = Session(bundle, Settings(precision=precision, provider=Provider.cpu))
     assert session.shortlists
     check_parity(session, bundle)
-    for graph in COMPARISONS:
-        session.open(graph)
+    held = {graph for graph in COMPARISONS if session.supports(graph)}
+    assert COMPARISONS.keys() - held == {"draft_step"}  # a state has no room for several tokens
+    for graph in held:
+        session.open(graph)  # raises if it differs
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])

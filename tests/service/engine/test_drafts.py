@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.attention import NO_ATTENTION
+from service.bundle.manifest import Manifest
 from service.engine.scheduler import Job
 from service.search.options import ABSENT
 from tests.service.engine.engines import (
@@ -55,9 +56,18 @@ Wanted = st.tuples(
 )
 
 
+def with_ends(bundle, others):
+    """The bundle with ids that end a target besides eos."""
+    manifest = bundle.manifest.model_dump() | {"other_eos_ids": others}
+    return replace(bundle, manifest=Manifest.model_validate(manifest))
+
+
+@pytest.mark.parametrize("other_ends", [[], [9]], ids=["one eos", "two"])
 @settings(max_examples=25)
 @given(wanted=st.lists(Wanted, min_size=1, max_size=10), other=st.data())
-def test_any_draft_gives_the_targets_of_greedy_search(tiny_bundle, every_weight, wanted, other):
+def test_any_draft_gives_the_targets_of_greedy_search(
+    tiny_bundle, every_weight, other_ends, wanted, other
+):
     """Of rows that join and leave, some with a draft of their own, some with their own target as a
     draft, and some with none; log-probs, alternatives and attention are the same, too."""
     entries = []
@@ -67,7 +77,7 @@ def test_any_draft_gives_the_targets_of_greedy_search(tiny_bundle, every_weight,
         one = entry(source, room, selection=selection)
         one = one._replace(search=replace(one.search, **options))
         entries.append(one if draft is None else drafted(one, draft))
-    with running(tiny_bundle, SETTINGS) as engine:
+    with running(with_ends(tiny_bundle, other_ends), SETTINGS) as engine:
         expected = answers(engine, [*map(plain, entries)])
         own = [
             drafted(each, [*each.search.target_prefix, *target])

@@ -30,8 +30,12 @@ def test_each_source_has_its_own_tokens_and_no_others(seed):
             sources += new
         assert_right(outputs, sources, matrix, bias)
         if not moved:  # what was bound to this memory still is
-            assert [each.__array_interface__["data"] for each in (outputs.rows,)] == memory
-        memory = [outputs.rows.__array_interface__["data"]]
+            assert addresses(outputs) == memory
+        memory = addresses(outputs)
+
+
+def addresses(outputs):
+    return [each.__array_interface__["data"] for each in (outputs.rows, outputs.biases)]
 
 
 def assert_right(outputs, sources, matrix, bias):
@@ -45,6 +49,7 @@ def assert_right(outputs, sources, matrix, bias):
     if sources:
         held, needed = len(outputs.tokens), sum(map(len, sources))
         assert PADDED <= held <= SPARE * max(needed, PADDED)
+        assert held < VOCABULARY + PADDED
 
 
 def test_logits_are_those_of_all_tokens():

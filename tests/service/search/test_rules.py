@@ -43,6 +43,19 @@ def test_the_repetition_penalty(history, seed, penalty):
     np.testing.assert_allclose(penalize(logits, np.unique(history), penalty), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_nothing_is_normalized_if_all_tokens_of_a_shortlist_are_banned(beam_size):
+    """Tokens that are not on the shortlist have a logit of -inf."""
+    banned, logits = (EOS, 7), np.full(SIZE, -np.inf, np.float32)
+    logits[[*banned]] = 1
+    options = SearchOptions(
+        max_new_tokens=9, beam_size=beam_size, suppress_tokens=banned, renormalize=True
+    )
+    rules = Rules(options, (START,), [EOS], str)
+    found = rules.allowed(np.zeros(1), np.zeros(1, np.int64), logits, [])
+    assert (found.log_probs == -np.inf).all()
+
+
 @given(history=Histories, size=st.integers(1, 4))
 def test_repeated_ngrams(history, size):
     expected = processed(NoRepeatNGramLogitsProcessor(size), history, np.zeros(SIZE, np.float32))
