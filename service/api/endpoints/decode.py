@@ -17,12 +17,11 @@ from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.answering.words import add_occluded, add_words
 from service.api.endpoints.decode_body import (
     DecodeRequest,
-    check_draft,
     check_edits,
     check_growing,
     check_source_share,
-    read_drafts,
 )
+from service.api.endpoints.drafts import check_draft, read_drafts
 from service.api.reading.answer_size import (
     check_decoded,
     check_words,
@@ -150,18 +149,11 @@ async def prepare(
     """Validate a request, and wait until its answer may take memory."""
     model = call.use_model(body.model)
     faults = Faults(body.partial)
-    if body.markup or body.replace_unknown or body.source_share:
-        check_edits(body, model, faults, apart)
-    if body.source_share:
-        check_source_share(body, model, faults)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
     search = await read_search(
         call, body, model, faults, body.num_hypotheses, body.top_log_probs, entropies=body.words
     )
-    if body.draft is not None:
-        check_draft(body, model, search, faults)
-    if body.hold or not body.source_final:
-        check_growing(body, model, faults)
+    check_fields(body, model, search, faults, apart)
     ablated = read_ablation(body.ablate, model, faults) if body.ablate else ()
     call.check_line(hypotheses_nbytes(search, count_texts(body.source)))
     languages = read_languages(body, model, body.source, faults)
@@ -169,8 +161,7 @@ async def prepare(
     sources = await read_sources(call, source, body.split, faults)
     searches = await read_searches(call, body, model, search, sources.tokens, faults)
     if body.draft is not None:
-        read = partial(read_drafts, body, model, searches, sources, faults)
-        searches = await call.compute_reading(read, sum(map(len, body.draft)))
+        sources, searches = await read_drafts(call, body, model, search, sources, faults)
     faults.raise_all(count_texts(body.source))
     aligns = sources_to_align(body, model, sources)
     await call.hold(
@@ -196,6 +187,21 @@ async def prepare(
     occlude = partial(add_occluded, call, model, entries, sources, faults)
     complete = occlude if body.source_share else None
     return Prepared(model, entries, sources, write, faults, complete)
+
+
+def check_fields(
+    body: DecodeRequest, model: Model, search: SearchOptions, faults: Faults, apart: bool
+) -> None:
+    """Raise NotFound if the model lacks what a field needs. Add a fault for each field that
+    contradicts others. `apart` is that of `run_decode`."""
+    if body.markup or body.replace_unknown or body.source_share:
+        check_edits(body, model, faults, apart)
+    if body.source_share:
+        check_source_share(body, model, faults)
+    if body.draft is not None:
+        check_draft(body, model, search, faults)
+    if body.hold or not body.source_final:
+        check_growing(body, model, faults)
 
 
 def sources_to_align(body: DecodeRequest, model: Model, sources: Sources) -> list[bool]:

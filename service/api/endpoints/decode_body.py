@@ -1,8 +1,5 @@
 """The request of /v1/decode: its fields, and how those that need an alignment agree with others."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from pydantic import Field
 
 from service.api.answering.examples import SIMPLE, Examples
@@ -10,23 +7,11 @@ from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
 from service.api.reading.requests import Ablate, AttentionSelection, Searching
 from service.api.reading.selection import check_aligns, check_scores
-from service.api.reading.texts import (
-    Sources,
-    Split,
-    TextField,
-    count_texts,
-    how_many,
-    tokenize_item,
-)
-from service.bundle.manifest import GraphName
-from service.errors import Invalid, NotFound
-from service.search.options import ABSENT, SearchOptions
+from service.api.reading.texts import Split
+from service.errors import Invalid
 from service.serving.model import Model
 from service.text.markup.document import Kind
-from service.text.tokens import Tokens
 
-DRAFTS: GraphName = "draft_step"
-OF_SOURCE = "source"  # a draft: the source itself
 EXAMPLES: Examples = {
     "words": {
         "summary": "Pronounce two words",
@@ -207,85 +192,9 @@ class DecodeRequest(Searching):
         " source, such as an earlier translation. Several of its tokens are checked in one step,"
         " and those that greedy search chooses are kept: the target is that of greedy search with"
         " any draft. Each hypothesis reports how many tokens were `drafted` and `accepted`. Needs"
-        " beam_size 1, no temperature and no ablate; with split or markup, only source is a draft.",
+        " beam_size 1, and no temperature, required, glossary or ablate; with split or markup, only"
+        " source is a draft.",
     )
-
-
-def check_draft(body: DecodeRequest, model: Model, search: SearchOptions, faults: Faults) -> None:
-    """Raise NotFound if the model cannot read several tokens at a step. Add a fault for each field
-    that contradicts a draft."""
-    graphs, manifest = model.engine.opened.graphs, model.manifest
-    if DRAFTS not in graphs:
-        because = "its bundle lacks the graph draft_step; export or convert it again"
-        if manifest.config.recurrent:
-            because = "its decoder is an SSRU, which reads one token at a step"
-        elif any(DRAFTS in each for each in manifest.precisions.values()):
-            because = f"{model.engine.opened.provider} computes, not a CPU"
-        detail = f"model {model.name} cannot use a draft: {because}, or omit draft"
-        raise NotFound("not_supported", detail)
-    if "shortlisted_step" in graphs:
-        detail = f"model {model.name} decodes by shortlists, which drafts do not have: omit draft"
-        raise NotFound("not_supported", detail)
-    whose = ", the model's own: send beam_size 1, or" if body.beam_size is None else ": send 1, or"
-    needs = {
-        "beam_size": (search.beam_size > 1, f"is {search.beam_size}{whose} omit draft"),
-        "temperature": (search.samples, "draws tokens, which a draft cannot foresee: omit one"),
-        "ablate": (bool(body.ablate), "cannot be combined with draft: omit one"),
-    }
-    for name in [each for each, (wrong, _) in needs.items() if wrong]:
-        faults.add(Invalid.at(f"/{name}", needs[name][1]))
-    if body.draft == OF_SOURCE:
-        return
-    for name in [each for each in ("split", "markup") if getattr(body, each) not in ("none", None)]:
-        detail = f'has one for each whole source: send "source", or omit {name}'
-        faults.add(Invalid.at("/draft", detail))
-
-
-def read_drafts(
-    body: DecodeRequest,
-    model: Model,
-    searches: Sequence[SearchOptions],
-    sources: Sources,
-    faults: Faults,
-) -> list[SearchOptions]:
-    """Return the search of each source, with its draft in ids of targets. Add what is wrong with
-    the drafts."""
-    drafts: Sequence[Sequence[int]] = []
-    if body.draft == OF_SOURCE:
-        drafts = [as_target(model, source) for source in sources.tokens]
-    else:
-        with faults.collect():
-            drafts = given_drafts(body, model, sources)
-    end = model.manifest.eos_id
-    return [
-        replace(search, draft=(*draft, *([end] if draft[-1:] != [end] else [])))
-        for search, draft in zip(searches, drafts, strict=False)
-    ]
-
-
-def given_drafts(body: DecodeRequest, model: Model, sources: Sources) -> list[list[int]]:
-    """Return the ids of the drafts of these sources. Raise Invalid or TooLarge."""
-    value, count = body.draft or "", count_texts(body.source)
-    if count_texts(value) != count:
-        drafts = how_many(count_texts(value), "draft")
-        detail = f"holds {drafts} for {how_many(count, 'source')}: give one for each source"
-        raise Invalid.at("/draft", detail)
-    field = TextField("/draft", value, model.target)
-    items: Sequence[str | list[int]] = [value] if isinstance(value, str) else value
-    return [
-        tokenize_item(field, items[i], field.place(i)).ids if items[i] else []
-        for i in sources.results
-    ]
-
-
-def as_target(model: Model, source: Tokens) -> list[int]:
-    """Return the tokens of a source's text as ids of targets, ABSENT where targets lack them. Ids
-    that a request sent as a source are taken as they are."""
-    ids = [token.id for token in source.tokens if token.start is not None] or source.ids
-    if model.has_one_vocabulary:
-        return ids
-    found = model.source.ids_in(model.target, ids)
-    return [ABSENT if each is None else each for each in found]
 
 
 def check_edits(body: DecodeRequest, model: Model, faults: Faults, apart: bool) -> None:

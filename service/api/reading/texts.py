@@ -2,10 +2,10 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain, count, islice
+from itertools import chain, compress, count, islice
 from typing import Literal, NamedTuple
 
 from service.api.reading.call import Call
@@ -180,6 +180,17 @@ class Sources:
     event_fields: list[dict[str, int]]
     marked: list[bool]
     texts: list[Text] = field(default_factory=list[Text])
+
+    def only(self, results: Container[int]) -> "Sources":
+        """Return the sources of these results."""
+        kept = [result in results for result in self.results]
+        return replace(
+            self,
+            tokens=[*compress(self.tokens, kept)],
+            results=[*compress(self.results, kept)],
+            event_fields=[*compress(self.event_fields, kept)],
+            marked=[*compress(self.marked, kept)],
+        )
 
 
 async def read_sources(call: Call, source: TextField, how: Split, faults: Faults) -> Sources:

@@ -91,7 +91,11 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "tgt_lang": ("target_language",),
     "top_h": (),
 }
-IDS = ("source", "suppress_tokens", "target", "target_prefix", "token_ids")  # fields of ids
+# Fields of ids
+IDS = (
+    *("contrast", "draft", "source", "target"),
+    *("suppress_tokens", "target_prefix", "token_ids"),
+)
 NOT_AN_ID = "must be an integer, the id of a token: /v1/tokenize gives the ids of a text"
 
 

@@ -301,6 +301,7 @@ def test_a_picture_is_red_where_much_is_lost_and_blue_where_much_is_gained(clien
         ({"source": "a", "contrast": ["a", "b"]}, 422, "/contrast", "2 targets for 1 source"),
         ({"source": ["a", "b"], "target": "D", "contrast": ["D", "D"]}, 422, "/target", "1 target"),
         ({"source": "a", "contrast": [[10**6]]}, 422, "/contrast/0/0", "not allowed"),
+        ({"source": "a", "contrast": [["D"]]}, 422, "/contrast/0/0", "the id of a token"),
         ({"source": "a", "contrast": "D " * 80}, 413, "/contrast", "shorten it"),
         ({"source": "a", "target": "D", "beam_size": 2}, 422, "/beam_size", "no effect"),
         ({"source": "a", "unit": "letter"}, 422, "/unit", "'token' or 'word'"),

@@ -99,12 +99,16 @@ def test_a_refused_source_takes_its_draft_with_it(client):
     [
         ({"beam_size": 4}, "/beam_size", "send 1"),
         ({"temperature": 1.0}, "/temperature", "omit one"),
-        ({"required": ["EH1"]}, "/beam_size", "is 4"),
+        ({"required": ["EH1"]}, "/required", "several beams, which cannot be combined with draft"),
+        ({"required": ["EH1"], "beam_size": 4}, "/beam_size", "is 4: send 1, or omit draft"),
+        ({"glossary": {WORDS[0]: "EH1"}}, "/glossary", "several beams"),
         ({"ablate": [{"kind": "cross", "layer": 0, "heads": [0]}]}, "/ablate", "omit one"),
         ({"split": "sentences", "draft": ["AH0"] * 3}, "/draft", '"source"'),
         ({"draft": ["AH0", "AH0"]}, "/draft", "2 drafts for 3 sources: give one for each source"),
         ({"draft": "AH0"}, "/draft", "1 draft for 3 sources"),
-        ({"draft": ["AH0", "?", "AH0"]}, "/draft/1", ""),
+        ({"draft": ["AH0", "?", "AH0"]}, "/draft/1", "'?' at offset 0, which the vocabulary lacks"),
+        ({"draft": ["AH0", "?", "!"]}, "/draft/2", "'!' at offset 0"),
+        ({"draft": [["AH0"], [5], [5]]}, "/draft/0/0", "the id of a token"),
         ({"draft": [[5], [5, 9999], [5]]}, "/draft/1/1", "9999"),
     ],
 )
@@ -113,6 +117,31 @@ def test_what_cannot_have_a_draft_is_refused_by_name(client, body, pointer, says
     assert answer.status_code == 422, answer.text
     faults = {each["pointer"]: each["detail"] for each in answer.json()["errors"]}
     assert says in faults[pointer]
+
+
+def test_phrases_are_the_only_fault_if_the_model_has_one_beam(client):
+    """Not the beams that they would need: to send beam_size 1 would be refused, too."""
+    for name, asked in (("required", ["EH1"]), ("glossary", {WORDS[0]: "EH1"})):
+        answer = decode(client, draft="source", **{name: asked})
+        assert [each["pointer"] for each in answer.json()["errors"]] == [f"/{name}"]
+
+
+def test_a_refused_draft_refuses_its_source_alone_in_a_partial_request(client):
+    body = {"draft": ["AH0 T EH1 N SH AH0 N", "?", " ".join(["AH0"] * 99)]}
+    refused = decode(client, **body)
+    assert refused.status_code == 422
+    assert 'send "partial": true' in refused.json()["detail"]
+    first, second, third = decode(client, **body, partial=True).json()["results"]
+    assert first["hypotheses"][0]["accepted"] > 3
+    assert [each["problem"]["status"] for each in (second, third)] == [422, 413]
+    assert [each["problem"]["errors"][0]["pointer"] for each in (second, third)] == [
+        "/draft/1",
+        "/draft/2",
+    ]
+    events = events_of(decode(client, **body, partial=True, stream=True).text)
+    assert {data["result"] for name, data in events if name == "token"} == {0}
+    last = decode(client, draft=["?", "?", "AH0"], partial=True).json()["results"]
+    assert ["hypotheses" in each for each in last] == [False, False, True]
 
 
 def test_the_models_own_beams_are_named(g2p, tmp_path):
