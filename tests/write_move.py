@@ -1,7 +1,7 @@
-"""python -m tests.write_move: write service/runtime/{move_float16,move_float32,finite}.onnx.
+"""python -m tests.write_move: write service/runtime/device/{move_float16,move_float32,finite}.onnx.
 
 The first two move the rows of a KV cache in the memory of a device, and the last tells whether
-numbers there are finite. service/runtime/device_cache.py and device_encoder.py run them, and
+numbers there are finite. service/runtime/device/cache.py and encoder.py run them, and
 tests/service/runtime/test_caches.py compares them with NumPy.
 """
 
@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from service.runtime.device_cache import MOVE
-from service.runtime.device_encoder import FINITE
+from service.runtime.device.cache import MOVE
+from service.runtime.device.encoder import FINITE
 
 ROWS, LENGTH = 1, 3  # axes of (L, R, H, T, D)
 

@@ -63,9 +63,9 @@ for itself holds more.
 A simulated replica works at a measured pace: while n rows are in progress, as many are completed
 in a second as the real one completed while it had n. Rows progress together, because they join and
 leave between two decoding steps: at most 256 sentences, or {together} words, while others wait in
-order, as they do in the HTTP process. The service's own code (`service/http/limits`)
-decides which requests are refused. Requests arrive at random (Poisson), each on a connection of its
-own.
+order, as they do in the HTTP process. The service's own code
+(`service/http/middleware/door`) decides which requests are refused. Requests arrive at random
+(Poisson), each on a connection of its own.
 The table shows one simulated replica next to the measured one, in milliseconds; percentiles are
 medians of those of turns of 5 seconds. Its pace was learned from other arrivals at other loads:
 

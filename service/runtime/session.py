@@ -22,9 +22,9 @@ from service.errors import PassFailed, StartupError
 from service.runtime.attended import Attended
 from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, Cross, CrossCache
-from service.runtime.device_binding import DeviceBinding, DeviceBindings
-from service.runtime.device_cache import DeviceCache, Mover
-from service.runtime.device_encoder import DeviceEncoder
+from service.runtime.device.binding import DeviceBinding, DeviceBindings
+from service.runtime.device.cache import DeviceCache, Mover
+from service.runtime.device.encoder import DeviceEncoder
 from service.runtime.outputs import Outputs, Shortlists, read_shortlists
 from service.runtime.providers import (
     PROVIDERS,

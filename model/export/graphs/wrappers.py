@@ -390,7 +390,7 @@ def export_graphs(
     names = {name: name for name in state} | model.tied_names
     weights = {f"model.{name}": stored for name, stored in names.items()}
     biases = {name: tensor for name, tensor in state.items() if tensor.dim() == 1}
-    graphs = GRAPHS | (others or {})
+    graphs = {**GRAPHS, **(others or {})}
     if is_recurrent(model):  # a state has no room for what several positions write
         graphs = {name: spec for name, spec in graphs.items() if name != "draft_step"}
     for number, (name, spec) in enumerate(graphs.items(), 1):

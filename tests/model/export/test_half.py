@@ -17,7 +17,7 @@ from model.export.precision.half import WIDE
 from model.network.config import InputError, NormKind
 from model.network.transformer import Transformer
 from service.bundle.manifest import load_bundle
-from service.runtime.device_cache import DeviceCache
+from service.runtime.device.cache import DeviceCache
 from service.runtime.self_check import COMPARISONS, compare_decoding
 from service.runtime.session import Session
 from service.settings.settings import Provider, Settings

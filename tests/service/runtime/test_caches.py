@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from service.bundle.manifest import Config, load_bundle
 from service.runtime.cache import Cache, CrossCache
-from service.runtime.device_cache import MOVE, DeviceCache, DeviceCross, Mover
-from service.runtime.device_encoder import FINITE
+from service.runtime.device.cache import MOVE, DeviceCache, DeviceCross, Mover
+from service.runtime.device.encoder import FINITE
 from tests.service.runtime.conftest import CPU, memory_of
 from tests.write_move import finite_graph, move_graph
 

@@ -7,9 +7,9 @@ import pytest
 
 from service.bundle.manifest import load_bundle
 from service.errors import PassFailed
-from service.runtime.device_binding import DeviceBinding, DeviceBindings
-from service.runtime.device_cache import Mover
-from service.runtime.device_encoder import DeviceEncoder
+from service.runtime.device.binding import DeviceBinding, DeviceBindings
+from service.runtime.device.cache import Mover
+from service.runtime.device.encoder import DeviceEncoder
 from service.runtime.session import Session
 from tests.service.runtime.conftest import CPU
 from tests.service.runtime.sessions import FP32, sources
@@ -100,8 +100,8 @@ def captured(device, made, monkeypatch):
         found.append((made.index(self), number))
 
     monkeypatch.setattr(DeviceBinding, "capture", record)
-    monkeypatch.setattr("service.runtime.device_binding.captures", lambda _: True)
-    monkeypatch.setattr("service.runtime.device_binding.OFTEN", 3)
+    monkeypatch.setattr("service.runtime.device.binding.captures", lambda _: True)
+    monkeypatch.setattr("service.runtime.device.binding.OFTEN", 3)
     names = device._self_names, device._cross_names
     device._device_bindings = DeviceBindings(device.open("step"), *names)
     return found

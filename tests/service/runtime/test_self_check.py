@@ -10,7 +10,7 @@ import torch
 from model.checkpoint import load_model
 from service.bundle.manifest import load_bundle
 from service.errors import PassFailed, StartupError
-from service.runtime.device_cache import DeviceCache
+from service.runtime.device.cache import DeviceCache
 from service.runtime.self_check import COMPARISONS, check_parity, compare_decoding
 from service.runtime.session import Session
 from service.settings.settings import Precision, Provider, Settings

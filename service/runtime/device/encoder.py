@@ -13,7 +13,7 @@ import onnxruntime as ort
 from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle.manifest import Config
 from service.runtime.cache import SOURCE_STEP, fit_length
-from service.runtime.device_cache import DeviceCross, Mover
+from service.runtime.device.cache import DeviceCross, Mover
 from service.runtime.providers import Device, open_graph
 
 FINITE = Path(__file__).with_name("finite.onnx")  # tests/write_move.py

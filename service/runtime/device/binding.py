@@ -11,7 +11,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from service.arrays import FloatArray, IntArray
-from service.runtime.device_cache import DeviceCache
+from service.runtime.device.cache import DeviceCache
 from service.runtime.providers import captures
 from service.search.protocol import Candidates
 
