@@ -32,7 +32,7 @@ from model.export.files.weights import (
 from model.export.files.work_folder import replacement
 from model.export.graphs.exporter import save_graph
 from model.export.graphs.shortlisted import SHORTLISTED
-from model.export.graphs.wrappers import GRAPHS, export_graphs
+from model.export.graphs.wrappers import export_graphs
 from model.export.precision.calibrate import Calibration, calibrate
 from model.export.precision.choose import ON_RANDOM_IDS, ON_TEXTS
 from model.export.precision.half import halve
@@ -131,9 +131,9 @@ def write_model(
     shortlists = trained.usage.shortlists if trained.usage else None
     if shortlists is not None:
         write_shortlists(shortlists, bundle)
-    graphs = GRAPHS if shortlists is None else GRAPHS | SHORTLISTED
+    others = None if shortlists is None else SHORTLISTED
     for name, proto in export_graphs(
-        model, lambda graph: progress(f"exporting {graph}, at {names}"), graphs
+        model, lambda graph: progress(f"exporting {graph}, at {names}"), others
     ):
         for save in writers:
             save(name, copy_of(proto))

@@ -379,9 +379,10 @@ GRAPHS = {
 def export_graphs(
     model: Transformer,
     progress: Callable[[str], None] = lambda _: None,
-    graphs: Mapping[str, Callable[[Transformer], GraphSpec]] = GRAPHS,
+    others: Mapping[str, Callable[[Transformer], GraphSpec]] | None = None,
 ) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Yield the name of each graph and the graph, which reads weights by their stored names.
+    """Yield the name of each graph and the graph, which reads weights by their stored names: those
+    of every model, and the `others` of this one.
 
     Calls `progress` with what each export is of, as it starts.
     """
@@ -389,6 +390,7 @@ def export_graphs(
     names = {name: name for name in state} | model.tied_names
     weights = {f"model.{name}": stored for name, stored in names.items()}
     biases = {name: tensor for name, tensor in state.items() if tensor.dim() == 1}
+    graphs = GRAPHS | (others or {})
     if is_recurrent(model):  # a state has no room for what several positions write
         graphs = {name: spec for name, spec in graphs.items() if name != "draft_step"}
     for number, (name, spec) in enumerate(graphs.items(), 1):

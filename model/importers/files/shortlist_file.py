@@ -36,12 +36,12 @@ def read_shortlists(path: Path, source_size: int, target_size: int) -> Shortlist
     """Return the shortlists for these vocabularies. Raise InputError if the file is damaged, or
     belongs to others."""
     content = read(path, LARGEST)
-    numbers = np.frombuffer(content[: 8 * HEADER], "<u8").tolist()
-    if len(numbers) < HEADER or numbers[0] != MAGIC:
+    if len(content) < 8 * HEADER or content[:8] != MAGIC.to_bytes(8, "little"):
         raise InputError(
             f"{path} does not begin as a binary shortlist of Marian does: give the lex.s2t.bin of"
             " this model, or leave the file out to score all tokens"
         )
+    numbers = np.frombuffer(content, "<u8", HEADER).tolist()
     _, checksum, frequent, longest, count, listed = numbers
     if not 0 < count <= source_size + 1 or len(content) != 8 * (HEADER + count) + 4 * listed:
         raise InputError(

@@ -9,6 +9,7 @@ import zipfile
 import numpy as np
 import sentencepiece
 
+from model.importers.files.shortlist_file import MAGIC as SHORTLIST_MAGIC
 from model.importers.tokenizers.probes import WORDS
 
 PIECES = 320
@@ -243,3 +244,23 @@ def zip_folder(folder, path):
         for file in sorted(folder.iterdir()):
             archive.write(file, f"opus/{file.name}")
     return path
+
+
+def checksum(body):
+    """Marian's hash of the numbers of 8 bytes in `body`; of 4 bytes at the end none is read."""
+    seed = np.uint64(0)
+    with np.errstate(over="ignore"):
+        for number in np.frombuffer(body, "<u8", len(body) // 8):
+            seed ^= number + np.uint64(0x9E3779B9) + (seed << np.uint64(6)) + (seed >> np.uint64(2))
+    return int(seed)
+
+
+def shortlist_file(
+    lists, frequent=2, longest=50, magic=SHORTLIST_MAGIC, offsets=None, counts=None, hashed=None
+):
+    """Return Marian's binary shortlists of tokens of sources, unless it is to be damaged."""
+    offsets = np.cumsum([0, *map(len, lists)]) if offsets is None else offsets
+    ids = [each for listed in lists for each in listed]
+    body = struct.pack("<4Q", frequent, longest, *(counts or (len(offsets), len(ids))))
+    body += np.array(offsets, "<u8").tobytes() + np.array(ids, "<u4").tobytes()
+    return struct.pack("<2Q", magic, checksum(body) if hashed is None else hashed) + body

@@ -1,17 +1,16 @@
 """Marian's binary shortlists are read, or refused in one sentence."""
 
 import gzip
-import struct
 import tracemalloc
+from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from model.importers.files.shortlist_file import LARGEST, MAGIC, find_shortlists, read_shortlists
 from model.importers.usage import read_marian_shortlists
 from model.network.config import InputError
-from tests.model.importers.marian.folders import write_folder
+from tests.model.importers.marian.folders import shortlist_file, write_folder
 from tests.model.importers.served import refusal
 
 MOST = 200 << 20  # bytes
@@ -20,44 +19,28 @@ LISTS = [[7], [], [3, 9, 250], [399], []]
 NAME = "lex.50.50.enpt.s2t.bin"
 
 
-def checksum(body):
-    """Marian's hash of the numbers of 8 bytes in `body`; of 4 bytes at the end none is read."""
-    seed = np.uint64(0)
-    with np.errstate(over="ignore"):
-        for number in np.frombuffer(body, "<u8", len(body) // 8):
-            seed ^= number + np.uint64(0x9E3779B9) + (seed << np.uint64(6)) + (seed >> np.uint64(2))
-    return int(seed)
-
-
-def file_of(
-    lists=LISTS, frequent=2, longest=50, magic=MAGIC, offsets=None, counts=None, hashed=None
-):
-    offsets = np.cumsum([0, *map(len, lists)]) if offsets is None else offsets
-    ids = [each for listed in lists for each in listed]
-    body = struct.pack("<4Q", frequent, longest, *(counts or (len(offsets), len(ids))))
-    body += np.array(offsets, "<u8").tobytes() + np.array(ids, "<u4").tobytes()
-    return struct.pack("<2Q", magic, checksum(body) if hashed is None else hashed) + body
-
-
+file_of = partial(shortlist_file, LISTS)
 WHOLE = file_of()
 HUGE = 1 << 62
 DAMAGED = {
     "empty": (b"", "does not begin"),
     "a text": (b"the das 0.3\n" * 40, "does not begin"),
+    "one line of text": (b"the das 0.3\n", "does not begin"),
+    "a header cut within a number": (WHOLE[:45], "does not begin"),
     "a header cut": (WHOLE[:40], "does not begin"),
     "another magic": (file_of(magic=MAGIC + 1), "does not begin"),
     "cut": (WHOLE[:-4], "says that 5 of 5 tokens"),
     "longer": (WHOLE + bytes(8), "says that 5 of 5 tokens"),
     "a huge count of offsets": (file_of(counts=(HUGE, 5)), "says that"),
     "a huge count of ids": (file_of(counts=(6, HUGE)), "says that"),
-    "no offsets": (file_of(lists=[], offsets=[]), "says that -1"),
-    "more tokens than the source has": (file_of([[1]] * 6), "says that 6 of 5"),
+    "no offsets": (shortlist_file([], offsets=[]), "says that -1"),
+    "more tokens than the source has": (shortlist_file([[1]] * 6), "says that 6 of 5"),
     "a changed byte": (WHOLE[:-9] + b"\x01" + WHOLE[-8:], "checksum"),
     "another checksum": (file_of(hashed=0), "checksum"),
     "offsets that fall": (file_of(offsets=[0, 3, 1, 4, 5, 5]), "do not follow"),
     "offsets beyond the ids": (file_of(offsets=[0, 1, 1, 4, 5, HUGE]), "do not follow"),
     "a list longer than the longest": (file_of(longest=2), "do not follow"),
-    "ids of another model": (file_of([[TARGETS]]), "belongs to another model"),
+    "ids of another model": (shortlist_file([[TARGETS]]), "belongs to another model"),
     "many": (bytes(LARGEST + 1), "more than"),
 }
 
@@ -111,7 +94,7 @@ def assert_refused(path, said):
 @pytest.mark.parametrize("sizes", [[320, 320], [320, 330]])
 def test_a_token_is_on_its_own_list_where_both_sides_have_one_vocabulary(tmp_path, sizes):
     options, _ = write_folder(tmp_path, **{"dim-vocabs": sizes, "tied-embeddings-all": False})
-    (tmp_path / NAME).write_bytes(file_of([[7], [5, 300]], frequent=1))
+    (tmp_path / NAME).write_bytes(shortlist_file([[7], [5, 300]], frequent=1))
     found = read_marian_shortlists(
         SimpleNamespace(folder=tmp_path), config_of(*options["dim-vocabs"], eos_id=3)
     )
