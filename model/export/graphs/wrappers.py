@@ -382,15 +382,13 @@ def export_graphs(
     others: Mapping[str, Callable[[Transformer], GraphSpec]] | None = None,
 ) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Yield the name of each graph and the graph, which reads weights by their stored names: those
-    of every model, and the `others` of this one.
-
-    Calls `progress` with what each export is of, as it starts.
+    of every model, and the `others` of this one. Calls `progress` as each export starts.
     """
     state = model.state_dict()
     names = {name: name for name in state} | model.tied_names
     weights = {f"model.{name}": stored for name, stored in names.items()}
     biases = {name: tensor for name, tensor in state.items() if tensor.dim() == 1}
-    graphs = GRAPHS | (others or {})
+    graphs = {**GRAPHS, **(others or {})}
     if is_recurrent(model):  # a state has no room for what several positions write
         graphs = {name: spec for name, spec in graphs.items() if name != "draft_step"}
     for number, (name, spec) in enumerate(graphs.items(), 1):
