@@ -382,9 +382,7 @@ def export_graphs(
     others: Mapping[str, Callable[[Transformer], GraphSpec]] | None = None,
 ) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Yield the name of each graph and the graph, which reads weights by their stored names: those
-    of every model, and the `others` of this one.
-
-    Calls `progress` with what each export is of, as it starts.
+    of every model, and the `others` of this one. Calls `progress` as each export starts.
     """
     state = model.state_dict()
     names = {name: name for name in state} | model.tied_names

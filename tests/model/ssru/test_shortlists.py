@@ -10,14 +10,18 @@ from service.errors import StartupError
 from service.runtime.outputs import read_shortlists
 from service.runtime.self_check import COMPARISONS, check_parity
 from service.runtime.session import Session
+from service.search.options import SearchOptions
 from service.settings.settings import Precision, Provider, Settings
+from service.wire import Entry
 from tests.conftest import opened
 from tests.model.ssru.oracle import Oracle, log_softmax
 from tests.model.ssru.test_oracle import TOLERANCE, assert_hypotheses, pairs_of, post
 from tests.model.ssru.test_requests import draw
-from tests.service.engine.mixes import assert_as_alone
+from tests.service.engine.engines import running
+from tests.service.engine.mixes import assert_as_alone, decode_alone, decode_together
 
 MOST = 12
+FP32 = Settings(precision=Precision.fp32, provider=Provider.cpu, threads=2, self_check=False)
 
 
 class MaskedOracle(Oracle):
@@ -97,6 +101,49 @@ def test_answers_are_those_of_each_request_alone(listed, precision):
     random_ = random.Random(4)
     wanted = [draw(random_) for _ in range(60)]
     assert_as_alone(load_bundle(listed), precision, wanted, random_)
+
+
+def draw_options(random_):
+    """Draw an entry with options that ban, penalize, draw or report tokens."""
+    beam_size, pick = random_.choice([1, 1, 2, 4]), random_.choice
+    samples = beam_size == 1 and random_.random() < 0.3
+    search = SearchOptions(
+        max_new_tokens=random_.randint(1, 16),
+        beam_size=beam_size,
+        num_hypotheses=3 if samples else beam_size,
+        target_prefix=tuple(random_.choices(range(4, 10), k=random_.randint(0, 3))),
+        suppress_tokens=tuple(random_.sample(range(2, 10), pick([0, 0, 1, 5]))),
+        min_new_tokens=pick([0, 0, 5]),
+        no_repeat_ngram_size=pick([0, 0, 1, 2]),
+        repetition_penalty=pick([1.0, 1.4, 0.8]),
+        encoder_repetition_penalty=pick([1.0, 1.0, 1.3]),
+        renormalize=pick([False, False, True]),
+        temperature=1.2 if samples else 0.0,
+        top_k=pick([0, 3]) if samples else 0,
+        stop_ids=frozenset(random_.sample(range(4, 10), pick([0, 0, 1]))),
+        top_log_probs=pick([0, 9]),
+        entropies=pick([False, True]),
+    )
+    return Entry(np.array(random_.choices(range(4, 10), k=random_.randint(1, 12))), search)
+
+
+def test_all_options_act_on_listed_tokens_alone(listed):
+    """Whatever else is in the batch."""
+    random_ = random.Random(1)
+    wanted = [draw_options(random_) for _ in range(200)]
+    with running(load_bundle(listed), FP32) as engine:
+        together = decode_together(engine, wanted, random_)
+        alone = decode_alone(engine, wanted)
+    for entry, mixed, single in zip(wanted, together, alone, strict=True):
+        may_have = {*engine.session.shortlists.of(entry.source_ids).tolist()}
+        assert len(mixed.hypotheses) == len(single.hypotheses)
+        for one, other in zip(mixed.hypotheses, single.hypotheses, strict=True):
+            assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
+            assert {*one.token_ids} <= may_have
+            assert {token for top in one.top_log_probs for token, _ in top} <= may_have
+            np.testing.assert_allclose(one.log_probs, other.log_probs, **TOLERANCE)
+            np.testing.assert_allclose(one.entropies, other.entropies, **TOLERANCE)
+            assert np.isfinite(one.log_probs).all()
 
 
 def test_samples_and_alternatives_are_listed(client, oracle, sources):
