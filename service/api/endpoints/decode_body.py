@@ -187,13 +187,13 @@ class DecodeRequest(Searching):
     )
     draft: Sequences | None = Field(
         default=None,
-        description="What the target will be like, for a faster greedy search: source, if the model"
-        " copies most of its source; or a text, or a list of texts or of lists of ids, one for each"
-        " source, such as an earlier translation. Several of its tokens are checked in one step,"
-        " and those that greedy search chooses are kept: the target is that of greedy search with"
-        " any draft. Each hypothesis reports how many tokens were `drafted` and `accepted`. Needs"
-        " beam_size 1, and no temperature, required, glossary or ablate; with split or markup, only"
-        " source is a draft.",
+        description="What the target will be like, for a faster greedy search:"
+        ' "source" for the source itself, if the model copies most of it; or a text, or a list of'
+        " texts or of lists of ids, one for each source, such as an earlier translation. Several of"
+        " its tokens are checked in one step, and those that greedy search chooses are kept: the"
+        " target is that of greedy search with any draft. Each hypothesis reports how many tokens"
+        " were `drafted` and `accepted`. Needs beam_size 1, and no temperature, required, glossary"
+        ' or ablate. With split or markup, only "source" is a draft.',
     )
 
 

@@ -23,12 +23,12 @@ def check_draft(body: DecodeRequest, model: Model, search: SearchOptions, faults
     one."""
     if why := why_no_drafts(model):
         raise NotFound("not_supported", f"model {model.name} cannot use a draft: {why}")
-    whose = ", the model's own: send beam_size 1, or" if body.beam_size is None else ": send 1, or"
+    whose = ", the model's own" if body.beam_size is None else ""
     for_phrases = body.required and body.beam_size is None  # they are refused themselves
     beams = search.beam_size > 1 and not for_phrases
     several = "needs several beams, which cannot be combined with draft: omit one"
     needs = {
-        "beam_size": (beams, f"is {search.beam_size}{whose} omit draft"),
+        "beam_size": (beams, f"is {search.beam_size}{whose}: set beam_size to 1, or omit draft"),
         "temperature": (search.samples, "draws tokens, which a draft cannot foresee: omit one"),
         "required": (bool(body.required), several),
         "glossary": (bool(body.glossary), several),

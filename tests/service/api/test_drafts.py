@@ -97,10 +97,10 @@ def test_a_refused_source_takes_its_draft_with_it(client):
 @pytest.mark.parametrize(
     ("body", "pointer", "says"),
     [
-        ({"beam_size": 4}, "/beam_size", "send 1"),
+        ({"beam_size": 4}, "/beam_size", "is 4: set beam_size to 1, or omit draft"),
         ({"temperature": 1.0}, "/temperature", "omit one"),
         ({"required": ["EH1"]}, "/required", "several beams, which cannot be combined with draft"),
-        ({"required": ["EH1"], "beam_size": 4}, "/beam_size", "is 4: send 1, or omit draft"),
+        ({"required": ["EH1"], "beam_size": 4}, "/beam_size", "is 4: set beam_size to 1"),
         ({"glossary": {WORDS[0]: "EH1"}}, "/glossary", "several beams"),
         ({"ablate": [{"kind": "cross", "layer": 0, "heads": [0]}]}, "/ablate", "omit one"),
         ({"split": "sentences", "draft": ["AH0"] * 3}, "/draft", '"source"'),
@@ -151,7 +151,7 @@ def test_the_models_own_beams_are_named(g2p, tmp_path):
     with opened(bundle) as client:
         refused = decode(client, draft="source")
         found = hypotheses(decode(client, draft="source", beam_size=1))
-    assert "is 3, the model's own: send beam_size 1" in refused.text
+    assert "is 3, the model's own: set beam_size to 1" in refused.text
     assert "accepted" in found[0]
 
 
