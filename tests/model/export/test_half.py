@@ -150,7 +150,7 @@ def test_graphs_of_fp32_and_int8_are_the_same_with_and_without_fp16_next_to_them
     for path in both.glob("*/*.onnx"):
         assert path.read_bytes() == (every / path.relative_to(both)).read_bytes()
         compared += 1
-    assert compared == 16
+    assert compared == 18
 
 
 def test_a_bundle_of_fp16_alone_is_read_by_torch(half):
