@@ -15,7 +15,7 @@ from service.arrays import FloatArray, IntArray
 from service.bundle.files import check_size
 from service.bundle.manifest import Config
 from service.errors import StartupError
-from service.runtime.reference import LARGEST_REFERENCE, read_arrays
+from service.runtime.reference import LARGEST_REFERENCE, read_arrays, reading
 
 PADDED = 128  # columns are held in multiples of this: as many candidates as a search may ask for
 SPARE = 4  # the columns that are held may be this many times as many as are needed
@@ -41,15 +41,11 @@ def read_shortlists(path: Path, config: Config, needed: Sequence[int]) -> Shortl
     """Return the shortlists. Raise StartupError if they contradict the vocabularies, or if one may
     lack an id of `needed`."""
     check_size(path, LARGEST_REFERENCE)
-    try:
+    with reading(path, "convert the model again"):
         arrays = read_arrays(path)
         offsets, tokens, always = (
             arrays[name].astype(np.int64) for name in ("offsets", "tokens", "always")
         )
-    except KeyError as error:
-        raise StartupError(f"{path} lacks the array {error}: convert the model again") from error
-    except Exception as error:  # zipfile, zlib and NumPy raise errors of a dozen classes
-        raise StartupError(f"{path} cannot be used: {error}: convert the model again") from error
     if not (
         offsets.shape == (config.source_vocab_size + 1,)
         and (np.diff(offsets) >= 0).all()

@@ -1,7 +1,8 @@
 """Read parity.npz: inputs, and torch's results for them."""
 
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,21 @@ def read_reference(path: Path, config: Config, graphs: Collection[GraphName]) ->
     contradicts the configuration.
     """
     check_size(path, LARGEST_REFERENCE)
-    try:
+    with reading(path, "export the bundle again"):
         arrays = read_arrays(path)
         check_arrays(arrays, config, graphs)
-    except KeyError as error:
-        raise StartupError(f"{path} lacks the array {error}: export the bundle again") from error
-    except Exception as error:  # zipfile, zlib and NumPy raise errors of a dozen classes
-        raise StartupError(f"{path} cannot be used: {error}: export the bundle again") from error
     return arrays
+
+
+@contextmanager
+def reading(path: Path, advice: str) -> Generator[None]:
+    """Raise StartupError for whatever is wrong with a file of arrays, followed by the advice."""
+    try:
+        yield
+    except KeyError as error:
+        raise StartupError(f"{path} lacks the array {error}: {advice}") from error
+    except Exception as error:  # zipfile, zlib and NumPy raise errors of a dozen classes
+        raise StartupError(f"{path} cannot be used: {error}: {advice}") from error
 
 
 def read_arrays(path: Path) -> Torch:
