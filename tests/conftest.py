@@ -1,6 +1,7 @@
 """Bundles and servers shared by the tests. `tiny` is made by `make fixture`."""
 
 import contextlib
+import gc
 import json
 import shutil
 import socket
@@ -28,6 +29,11 @@ hypothesis_settings.register_profile("untimed", deadline=None)  # machines are s
 hypothesis_settings.load_profile("untimed")
 KEY = "key-of-the-protocols"
 TINY = Path(__file__).parent / "fixtures" / "tiny"
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector what was imported: an export takes a seventh less time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
