@@ -228,8 +228,8 @@ class Queue:
                 raise refusal
 
     def _refusal_at(self, request: Waiting, now: float) -> HeedError | None:
-        row_seconds = self._pace.wait(now, self._waiting.rows, 1)
-        if row_seconds is None:
+        row_seconds = self._pace.rate and self._pace.wait(now, self._waiting.rows, 1)
+        if not row_seconds:
             return None  # any is accepted while no rate is known
         ahead = Ahead(self._waiting.earlier(request.since))
         return self._refusal(request, ahead, row_seconds, now)

@@ -87,6 +87,8 @@ class Job:
     cross: Cross | None = None  # of its source, while the job waits for teacher forcing
     rows: int = field(init=False)  # decoded at once: beams or samples
     size: JobSize = field(init=False)  # for the scheduler
+    ablates_encoder: bool = field(init=False)  # whether heads of the encoder are switched off
+    ablates_decoder: bool = field(init=False)
 
     def __post_init__(self) -> None:
         source, search = len(self.entry.source_ids), self.entry.search
@@ -95,6 +97,9 @@ class Job:
         if search:
             target = len(search.target_prefix) + search.max_new_tokens
         self.size = JobSize(source, self.rows, source + target)
+        kinds = {head.kind for head in self.entry.ablated}
+        self.ablates_encoder = "encoder" in kinds
+        self.ablates_decoder = bool(kinds - {"encoder"})
 
     def report(self, progress: Progress) -> None:
         self.reported = True

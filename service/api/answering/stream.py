@@ -20,7 +20,7 @@ from service.formats.json import Document, to_json, to_json_pieces
 from service.http.messages.problems import problem
 from service.search.protocol import BeamProgress, Progress, TokenProgress, progress_size
 from service.serving.model import Model
-from service.text.reader import Reader
+from service.text.tokenizer import Reader
 from service.wire import Answer, Entry
 
 EVENT_STREAM = "text/event-stream"
