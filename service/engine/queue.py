@@ -47,6 +47,12 @@ class Waiting:
         return self.rows + self.coming
 
 
+def turn_of(job: Job) -> int:
+    """Return a key that sorts the jobs of a request: the longest first, because rows that run
+    together are padded to the longest of them. Streams keep the order in which they are read."""
+    return 0 if job.entry.streams else -job.size.positions
+
+
 class Ahead:
     """The requests before another one, with which it takes turns: their rows, when the last of each
     must have been taken, and how many rows are taken until then."""
@@ -200,12 +206,13 @@ class Queue:
         Raise DeadlineExceeded or Overloaded if the last of all its rows would come too late (see
         `_refusal`), and Unavailable once the queue is closed.
         """
+        ordered = deque(sorted(jobs, key=turn_of))
         with self._changed:
             if self._closed:
                 raise Unavailable("this model is being closed: send the request again")
             rows, now = sum(job.rows for job in jobs), self._clock()
             since = jobs[0].arrived if rest.since is None else rest.since
-            request = Waiting(deque(jobs), rows, rest.rows, now + seconds, since)
+            request = Waiting(ordered, rows, rest.rows, now + seconds, since)
             known = None if rest.since is None else self._waiting.find(since)
             if known:
                 self._waiting.extend(known, request)

@@ -59,6 +59,19 @@ def test_requests_take_turns(counts):
     assert taken == [*in_turns(requests)]
 
 
+@given(st.lists(st.integers(1, 9), min_size=1), st.booleans())
+def test_the_longest_sources_of_a_request_come_first(lengths, streams):
+    """Rows that are decoded together are padded to the longest; who reads a stream reads the first
+    sources first."""
+    search = SearchOptions(max_new_tokens=9)
+    entries = [Entry(np.full(length, 4), search, streams=streams) for length in lengths]
+    queue, taken = Queue(SCHEDULER, 1), []
+    queue.put([*map(Job, entries)])
+    while len(taken) < len(lengths):
+        taken += [len(job.entry.source_ids) for job in queue.take(0, [], busy=False)]
+    assert taken == (lengths if streams else sorted(lengths, reverse=True))
+
+
 def test_a_word_waits_for_one_source_of_a_large_request():
     """Whose other sources come after it, although they came earlier."""
     queue = Queue(dataclasses.replace(SCHEDULER, max_batch_tokens=22), 1)  # two sources
