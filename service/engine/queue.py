@@ -2,8 +2,8 @@
 
 Jobs of several requests take turns: a request of one source waits for one source of each request of
 thousands. Fair queueing, Nagle 1987, https://www.rfc-editor.org/rfc/rfc970
-A new request need not even wait for that: its first turn comes early, and some room is kept for it,
-as for the new flows of fq_codel, https://www.rfc-editor.org/rfc/rfc8290
+A new request need not even wait for that: its first turn comes early and, if it is small, some room
+is kept for it, as for the new flows of fq_codel, https://www.rfc-editor.org/rfc/rfc8290
 """
 
 import math
@@ -136,13 +136,13 @@ class Turns:
         request.rows, request.coming = request.rows + more.rows, more.coming
         self.rows, self.jobs = self.rows + more.rows, self.jobs + len(more.jobs)
 
-    def first_jobs(self) -> Iterator[Job]:
-        """Yield the first job of each request that has had no turn yet."""
-        return (each.jobs[0] for each in self._requests if each.is_new)
+    def new_requests(self) -> Iterator[Waiting]:
+        """Yield the requests that have had no turn yet."""
+        return (each for each in self._requests if each.is_new)
 
     def pop(self, job: Job | None = None) -> Job:
-        """Remove and return the first job, or this one of `first_jobs`. The next one of its request
-        comes last in line."""
+        """Remove and return the first job, or this one, the first of its request. The next one of
+        its request comes last in line."""
         if job is None:
             request = self._requests.popleft()
         else:
@@ -323,8 +323,9 @@ class Queue:
             return self._hand_out(worker, admitted, small)
 
     def take_plain(self, worker: int, running: Sequence[Job]) -> list[Job]:
-        """Return what a worker should encode next that has to do something longer than a step:
-        small jobs of new requests that do not need teacher forcing themselves. Others are left."""
+        """Return what a worker should encode next that has to do something longer than a step: the
+        first jobs of small new requests that do not need teacher forcing themselves. Others are
+        left."""
         with self._changed:
             small = [job for job in self._small_jobs() if not job.needs_teacher_forcing]
             sizes = (job.size for job in small)
@@ -332,8 +333,11 @@ class Queue:
             return self._hand_out(worker, admitted, small)
 
     def _small_jobs(self) -> list[Job]:
-        """Return the jobs for which room is kept."""
-        return [job for job in self._waiting.first_jobs() if self._scheduler.is_small(job.size)]
+        """Return the jobs for which room is kept: the first one of each request that fits into it
+        whole. Those of large requests would fill it until they all end together."""
+        new = ((each.jobs[0], each.all_rows) for each in self._waiting.new_requests())
+        is_small = self._scheduler.is_small
+        return [job for job, rows in new if is_small(rows, job.size.positions)]
 
     def occupy(self, worker: int) -> None:
         """Let the other workers take the waiting jobs: this one has no room, or is about to do

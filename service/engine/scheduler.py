@@ -22,7 +22,7 @@ from service.wire import Answer, Entry
 
 MAX_LOGITS_BYTES = 256 << 20  # of all workers; a step allocates once or twice as much more
 DELAY = 2  # weight of a position in a pass that delays rows being decoded
-KEPT, OF = 64, 512  # positions of a batch that only the first jobs of requests may take
+KEPT, OF = 64, 512  # positions of a batch that only the first jobs of small requests may take
 
 
 class JobSize(NamedTuple):
@@ -186,7 +186,7 @@ class Scheduler:
 
     @property
     def kept(self) -> int:
-        """Positions of a batch that are kept for new requests."""
+        """Positions of a batch that are kept for small new requests."""
         return KEPT * (self.max_batch_tokens // OF)
 
     def without_kept(self) -> "Scheduler":
@@ -197,9 +197,10 @@ class Scheduler:
             max_logits_bytes=self.max_logits_bytes - self.max_logits_bytes * KEPT // OF,
         )
 
-    def is_small(self, size: JobSize) -> bool:
-        """Return whether a job fits into what is kept."""
-        return size.rows * size.positions <= self.kept
+    def is_small(self, rows: int, positions: int) -> bool:
+        """Return whether a request of so many rows, of so many positions each, fits into what is
+        kept."""
+        return rows * positions <= self.kept
 
     def admit(self, waiting: Iterable[JobSize], running: Iterable[JobSize]) -> int:
         """Return how many of the first waiting jobs may be encoded now and then decoded along with

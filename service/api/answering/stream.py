@@ -232,6 +232,6 @@ class EventWriter:
             "token_id": event.token_id,
             "log_prob": np.float32(event.log_prob),
         }
-        if event.top_log_probs:
+        if event.top_log_probs is not None:
             token["top_log_probs"] = write_alternatives(self._model, event.top_log_probs)
         return token

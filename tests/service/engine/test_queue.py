@@ -234,6 +234,22 @@ def test_a_new_request_waits_for_one_that_had_its_turn_and_not_for_all():
     assert queue.take(0, held[2:], busy=True)[1:] == others[:1]
 
 
+@pytest.mark.parametrize("beams", [1, 4, 16])
+@pytest.mark.parametrize(("sent", "coming"), [(100, 0), (3, 97)])
+def test_large_requests_take_no_room_that_is_kept_for_small_ones(beams, sent, coming):
+    """However many come, and with whatever part of their rows: theirs end together and late."""
+    queue, held = Queue(SCHEDULER, 1), []
+    for _ in range(60):
+        request = jobs(sent, beams)
+        queue.put(request, 60, Rest(coming * beams, request[0].arrived))
+        while taken := queue.take(0, held, busy=True):
+            held += taken
+    for _ in range(3):
+        queue.put(word := jobs(1))
+        assert queue.take(0, held, busy=True) == word
+        held += word
+
+
 @given(st.lists(st.integers(0, 4), min_size=80, max_size=80))
 def test_new_requests_double_the_wait_of_others_at_most(arriving):
     """However many arrive, and whenever."""
