@@ -10,7 +10,7 @@ RUNS := runs
 ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --case initialisms --run $(RUNS)
 
-TESTS := test-model test-engine test-service test-rest test-api test-web
+TESTS := test-importers test-engine test-service test-rest test-model test-api test-web
 
 .DEFAULT_GOAL := all
 .PHONY: all serve test test-long $(TESTS) bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean
@@ -52,7 +52,8 @@ test-long: $(VENV)/ray $(FIXTURE)
 # wait. SELECTED is an expression of pytest's markers, by default for all. Torch has one thread in
 # each: waiting threads of one part would take another's core.
 $(TESTS): export OMP_NUM_THREADS = 1
-test-model: FOLDERS = tests/model
+test-importers: FOLDERS = tests/model/importers
+test-model: FOLDERS = tests/model --ignore tests/model/importers
 test-engine: FOLDERS = tests/service/engine tests/service/http tests/service/command
 test-api: FOLDERS = tests/service/api
 test-service: FOLDERS = tests/service $(foreach each,engine http command api,--ignore tests/service/$(each))

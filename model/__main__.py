@@ -1,5 +1,6 @@
 """python -m model train | evaluate | export | convert | align | export-attend: the commands."""
 
+import gc
 import os
 import sys
 from importlib.util import find_spec
@@ -293,6 +294,7 @@ def flags_of(command: str) -> list[str]:
 
 
 def main(program: str | None = None) -> None:
+    gc.freeze()  # looking at all that torch has imported, again and again, slows an export down
     try:
         app(prog_name=program)
     except InputError as error:

@@ -44,14 +44,12 @@ def _described_once():
     describe, known = applications.get_openapi, {}
 
     def describe_once(routes, **about):
-        included = [route for route in routes if hasattr(route, "original_router")]
-        key = (
-            about["title"],
-            *(
-                (id(route.original_router), route.include_context.include_in_schema)
-                for route in included
-            ),
-        )
+        included = [
+            (id(route.original_router), route.include_context.include_in_schema)
+            for route in routes
+            if hasattr(route, "original_router")
+        ]
+        key = repr((about, included))
         if key not in known:
             known[key] = describe(routes=routes, **about)
         return copy.deepcopy(known[key])
