@@ -49,21 +49,21 @@ class Decoding(BaseModel):
     renormalize: bool = False
 
     @cached_property
-    def suppressed(self) -> "Split":
-        return split(self.suppress_tokens)
+    def suppressed(self) -> "Bans":
+        return bans_of(self.suppress_tokens)
 
 
-class Split(NamedTuple):
+class Bans(NamedTuple):
     """Tokens that are never generated, and sequences of several that are never completed."""
 
     ids: Set[int] = frozenset()
     sequences: tuple[tuple[int, ...], ...] = ()
 
 
-def split(items: Sequence[int | list[int]]) -> Split:
+def bans_of(items: Sequence[int | list[int]]) -> Bans:
     """Return what suppress_tokens holds; a list of one id is this id."""
     lists = [each for each in items if isinstance(each, list)]
     ids = {each for each in items if isinstance(each, int)} | {
         each[0] for each in lists if len(each) == 1
     }
-    return Split(ids, tuple(dict.fromkeys(tuple(each) for each in lists if len(each) > 1)))
+    return Bans(ids, tuple(dict.fromkeys(tuple(each) for each in lists if len(each) > 1)))

@@ -9,14 +9,14 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from service.command.errors import error_of, names_texts, place_among
-from service.command.flags import Place
+from service.command.flags import ModelPlace
 from service.errors import HeedError
 from service.formats.json import JSON, Document
 
 TOO_MUCH = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.GATEWAY_TIMEOUT)
 
 
-class Model(Protocol):
+class AnyModel(Protocol):
     """A model that answers requests of the service."""
 
     @property
@@ -34,7 +34,7 @@ class Model(Protocol):
         ...
 
 
-def open_model(place: Place) -> AbstractAsyncContextManager[Model]:
+def open_model(place: ModelPlace) -> AbstractAsyncContextManager[AnyModel]:
     """Open the model at this place. Raise as a service that starts, or that is asked."""
     if place.url:
         from service.command.remote import open_remote
@@ -55,7 +55,7 @@ class Decoded:
 
 
 async def decode_in_order(
-    model: Model,
+    model: AnyModel,
     batches: Iterable[list[str]],
     options: dict[str, Any],
     *,
@@ -80,7 +80,7 @@ async def decode_in_order(
 
 
 async def decode_batch(
-    model: Model, texts: list[str], options: dict[str, Any], before: int
+    model: AnyModel, texts: list[str], options: dict[str, Any], before: int
 ) -> Decoded:
     try:
         document = await ask_in_parts(model, "/v1/decode", {"source": texts, **options})
@@ -94,7 +94,7 @@ async def decode_batch(
     return Decoded(texts, document, errors)
 
 
-async def ask_in_parts(model: Model, path: str, body: dict[str, Any]) -> Document:
+async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Document:
     """Return the answer to a request with a list of sources. Ask for each half of them if they are
     too many for one request, or for its time."""
     try:

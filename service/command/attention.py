@@ -15,8 +15,8 @@ from service.command.flags import (
     SEARCH,
     SELECTION,
     Command,
+    ModelPlace,
     OutputFile,
-    Place,
     ablate_flag,
     given,
     json_flag,
@@ -130,7 +130,7 @@ def attribution(
 def show(
     path: str,
     body: dict[str, Any],
-    place: Place,
+    place: ModelPlace,
     output: Path | None,
     to_text: Callable[[dict[str, Any]], str] | None,
 ) -> None:
@@ -147,7 +147,7 @@ def show(
             click.echo(answer, nl=False)
 
 
-async def ask(path: str, body: dict[str, Any], place: Place, media_type: str) -> bytes:
+async def ask(path: str, body: dict[str, Any], place: ModelPlace, media_type: str) -> bytes:
     """Return the service's answer. Raise as the service does."""
     async with open_model(place) as model:
         return await model.ask(path, body, media_type)

@@ -25,8 +25,8 @@ from service.command.files import (
 )
 from service.command.flags import (
     SEARCH,
+    ModelPlace,
     OutputFile,
-    Place,
     ablate_flag,
     given,
     json_flag,
@@ -228,7 +228,7 @@ def going_on() -> Generator[None]:
 
 
 async def decode_document(
-    source: Path, output: Path | None, options: dict[str, Any], place: Place, as_json: bool
+    source: Path, output: Path | None, options: dict[str, Any], place: ModelPlace, as_json: bool
 ) -> int:
     """Decode a file as one text, and print the target or write it as it is. Return how many texts
     failed: 1 or none."""
@@ -249,7 +249,7 @@ async def decode_document(
 
 
 async def print_all(
-    batches: Iterable[list[str]], options: dict[str, Any], place: Place, as_json: bool
+    batches: Iterable[list[str]], options: dict[str, Any], place: ModelPlace, as_json: bool
 ) -> int:
     """Print the targets of all batches, and return how many texts failed."""
     failed = 0

@@ -21,9 +21,9 @@ from typing import Any
 
 import click
 
-from service.command.asking import Decoded, Model, decode_in_order, open_model
+from service.command.asking import AnyModel, Decoded, decode_in_order, open_model
 from service.command.errors import describe, report
-from service.command.flags import Place
+from service.command.flags import ModelPlace
 from service.errors import StartupError
 from service.formats.json import Document, to_json
 from service.memory import collect_rarely
@@ -81,7 +81,7 @@ def open_texts(file: Path | None) -> Generator[Iterator[str]]:
             yield lines
 
 
-class Source(str):
+class JsonSource(str):
     """A text, with the other fields of its JSON object, which are written beside its target."""
 
     __slots__ = ("others",)
@@ -89,7 +89,7 @@ class Source(str):
 
 
 def read_json(line: str, place: str) -> str:
-    """Return a JSON text, or the `source` of a JSON object as Source. Raise StartupError."""
+    """Return a JSON text, or the `source` of a JSON object as JsonSource. Raise StartupError."""
     try:
         value: Any = json.loads(line)
     except ValueError:
@@ -98,7 +98,7 @@ def read_json(line: str, place: str) -> str:
     if not isinstance(text, str):
         raise StartupError(f"{place} is not a JSON text, nor an object with a text as source")
     if isinstance(value, dict):
-        text = Source(text)
+        text = JsonSource(text)
         text.others = {name: value[name] for name in value if name not in ANSWER}
     return text
 
@@ -107,7 +107,7 @@ def write_json(text: str, found: Document) -> bytes:
     """Return a line of .jsonl: fields that were read, the source and what was found. Bytes that are
     not UTF-8 become question marks."""
     line = to_json({"source": text.encode(errors="replace").decode(), **found}) + b"\n"
-    if not (isinstance(text, Source) and text.others):
+    if not (isinstance(text, JsonSource) and text.others):
         return line
     # by Python's json: that of `line` has no integers of more than 64 bits
     others = json.dumps(text.others, ensure_ascii=False, separators=(",", ":"))
@@ -139,7 +139,7 @@ def encode_line(line: str) -> bytes:
 
 
 async def decode_file(
-    source: Path | None, output: Path, options: dict[str, Any], place: Place
+    source: Path | None, output: Path, options: dict[str, Any], place: ModelPlace
 ) -> int:
     """Open a model and write `output`, as `decode_lines` does."""
     async with open_model(place) as model:
@@ -148,7 +148,7 @@ async def decode_file(
 
 
 async def decode_lines(
-    model: Model, source: Path | None, output: Path, options: dict[str, Any]
+    model: AnyModel, source: Path | None, output: Path, options: dict[str, Any]
 ) -> int:
     """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
     kind = kind_of(output)
@@ -159,7 +159,7 @@ async def decode_lines(
         done = count_whole_lines(part)
         if done:
             report(f"going on after the {done} lines of {part}")
-        progress = Progress(done)
+        progress = LineProgress(done)
         failed = 0
         batches = batches_of(islice(chain(first, texts), done, None), BATCH)
         with part.open("ab") as file:
@@ -217,7 +217,7 @@ def finish(part: Path, output: Path) -> None:
     os.replace(part, output)
 
 
-class Progress:
+class LineProgress:
     """Writes to standard error how many lines are decoded, and how many a second."""
 
     def __init__(self, before: int) -> None:

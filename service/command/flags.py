@@ -255,7 +255,7 @@ model_flag = click.option("--model", help="With --url: name of the model, of sev
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print the service's JSON.")
 
 
-class Place(NamedTuple):
+class ModelPlace(NamedTuple):
     """Where a model is."""
 
     bundle: Path | None
@@ -268,9 +268,9 @@ def place_flags(command: Command) -> Command:
     return bundle_flag(url_flag(model_flag(command)))
 
 
-def place_of(values: Mapping[str, Any]) -> Place:
+def place_of(values: Mapping[str, Any]) -> ModelPlace:
     """Return the place that flags name. Raise UsageError if they contradict each other."""
-    place = Place(*(values[name] for name in Place._fields))
+    place = ModelPlace(*(values[name] for name in ModelPlace._fields))
     if place.url and place.bundle:
         raise click.UsageError("give --bundle or --url: a service has models of its own")
     if place.model and not place.url:

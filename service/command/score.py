@@ -10,7 +10,7 @@ from service.command.errors import reported
 from service.command.files import open_lines
 from service.command.flags import (
     LANGUAGES,
-    Place,
+    ModelPlace,
     ablate_flag,
     given,
     json_flag,
@@ -62,7 +62,7 @@ def read_pairs() -> list[tuple[str, str]]:
     return pairs
 
 
-async def score_all(body: dict[str, Any], place: Place) -> Document:
+async def score_all(body: dict[str, Any], place: ModelPlace) -> Document:
     """Return the service's answer. Raise as the service does."""
     async with open_model(place) as model:
         return await ask_in_parts(model, "/v1/score", body)

@@ -18,7 +18,7 @@ from service.api.reading.required import (
     read_glossary,
     read_required,
 )
-from service.bundle.decoding import Decoding, Split, split
+from service.bundle.decoding import Bans, Decoding, bans_of
 from service.bundle.manifest import Manifest
 from service.errors import MOST_FAULTS, Fault, Invalid, TooLarge
 from service.search.options import SearchOptions
@@ -251,7 +251,7 @@ def check_token_ids(
         raise Invalid.of(faults, len(wrong) - len(faults))
 
 
-def read_suppressed(body: Searching, manifest: Manifest) -> Split:
+def read_suppressed(body: Searching, manifest: Manifest) -> Bans:
     """Return what is never generated: of the request, and of the model itself.
 
     Sampling also leaves out padding, start and unknown tokens: a high temperature would draw them.
@@ -265,7 +265,7 @@ def read_suppressed(body: Searching, manifest: Manifest) -> Split:
         for i, item in enumerate(body.suppress_tokens)
     )
     check_token_ids(chain.from_iterable(numbered), "/suppress_tokens", vocabulary_size)
-    asked = split(body.suppress_tokens) if body.suppress_tokens else Split()
+    asked = bans_of(body.suppress_tokens) if body.suppress_tokens else Bans()
     own = manifest.decoding.suppressed
     ids = asked.ids | own.ids
     if len(ids) == vocabulary_size:
@@ -275,7 +275,7 @@ def read_suppressed(body: Searching, manifest: Manifest) -> Split:
         unknown = [] if manifest.unknown_id is None else [manifest.unknown_id]
         start = manifest.languages.every_id(manifest.decoder_start)
         ids |= {manifest.pad_id, *start, *unknown} - {*manifest.eos_ids}
-    return Split(ids, (*own.sequences, *asked.sequences))
+    return Bans(ids, (*own.sequences, *asked.sequences))
 
 
 def check_one_vocabulary(body: Searching, model: Model, faults: Faults) -> None:

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from service.errors import TooLarge
-from service.text.markup.events import Close, Event, Leaf, Open, escape, escape_value
+from service.text.markup.events import Element, ElementEnd, Event, Leaf, escape, escape_value
 from service.text.markup.html import check_html, read_html
 from service.text.markup.placing import Pair, place, words_of
 from service.text.markup.unit import PLACEHOLDER, Mark, UnitReader, Written, edges
@@ -151,7 +151,7 @@ class DocumentReader:
                 self.parts += self._read_unit(texts, list(map(self._number, texts)), escape)
 
     def _breaks(self, event: Event) -> bool:
-        if isinstance(event, Close):
+        if isinstance(event, ElementEnd):
             return event.of.breaks or not self._whole
         return not isinstance(event, str) and (event.breaks or not self._whole)
 
@@ -160,9 +160,9 @@ class DocumentReader:
         match event:
             case str():
                 return [escape(event)]
-            case Close():
+            case ElementEnd():
                 return [event.of.end]
-            case Open(parts) | Leaf(parts):
+            case Element(parts) | Leaf(parts):
                 written: Written = []
                 for part in parts:
                     written += [part] if isinstance(part, str) else self._read_value(part.text)

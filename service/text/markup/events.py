@@ -24,7 +24,7 @@ Parts = list[str | Attribute]
 
 
 @dataclass(slots=True)
-class Open:
+class Element:
     """An element: its start tag and its end tag. `breaks`: what stands before it, in it and after
     it are texts of their own, as for a paragraph."""
 
@@ -33,10 +33,10 @@ class Open:
     breaks: bool
 
 
-class Close(NamedTuple):
+class ElementEnd(NamedTuple):
     """The end of an element."""
 
-    of: Open
+    of: Element
 
 
 class Leaf(NamedTuple):
@@ -48,7 +48,7 @@ class Leaf(NamedTuple):
     shown: bool = True
 
 
-Event = str | Open | Close | Leaf
+Event = str | Element | ElementEnd | Leaf
 
 
 def is_kept(name: str, attributes: Mapping[str, str | None]) -> bool:

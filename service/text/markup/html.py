@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from service.errors import Invalid, TooLarge
 from service.text.markup.events import (
     Attribute,
-    Close,
+    Element,
+    ElementEnd,
     Event,
     Leaf,
-    Open,
     Parts,
     escape_value,
     is_kept,
@@ -116,15 +116,15 @@ def read_html(source: str) -> list[Event]:
     """Return the events of HTML. Raise Invalid if the parser is not installed."""
     node = first_node(parse_html(source))
     events: list[Event] = []
-    around: list[tuple[Open, LexborNode | None]] = []  # open elements, and what follows them
+    around: list[tuple[Element, LexborNode | None]] = []  # open elements, and what follows them
     while node is not None or around:
         if node is None:
             opened, node = around.pop()
-            events.append(Close(opened))
+            events.append(ElementEnd(opened))
             continue
         read = read_node(node)
         events.append(read)
-        if isinstance(read, Open):
+        if isinstance(read, Element):
             around.append((read, node.next))
             node = node.child
         else:
@@ -176,15 +176,15 @@ def read_node(node: "LexborNode") -> Event:
     return (
         Leaf(parts, breaks, shown)
         if VOID_NAME.fullmatch(name)
-        else Open(parts, f"</{name}>", breaks)
+        else Element(parts, f"</{name}>", breaks)
     )
 
 
 def mark_breaks(events: Sequence[Event]) -> None:
     """Mark each element with a break inside as a break, such as a link around paragraphs."""
-    around: list[Open] = []
+    around: list[Element] = []
     for event in events:
-        if isinstance(event, Close):
+        if isinstance(event, ElementEnd):
             around.pop()
             continue
         if not isinstance(event, str) and event.breaks:
@@ -192,5 +192,5 @@ def mark_breaks(events: Sequence[Event]) -> None:
                 if outer.breaks:
                     break  # and so do all around it
                 outer.breaks = True
-        if isinstance(event, Open):
+        if isinstance(event, Element):
             around.append(event)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from service.text.markup.events import HTML_SPACE, SPACES, Close, Event, Leaf, Open
+from service.text.markup.events import HTML_SPACE, SPACES, Element, ElementEnd, Event, Leaf
 from service.text.sentences import Span
 
 # {{ name }}, {% if name > 1 %}, {name}, {0}, {n:>3}, ${name}, %s, %(name)d, %1$s and such
@@ -74,11 +74,11 @@ class UnitReader:
         match event:
             case str():
                 self._add_text(event)
-            case Open():
+            case Element():
                 index = len(self._marks)
                 self._add_mark(written)
                 self._open.append((index, self._last))
-            case Close():
+            case ElementEnd():
                 self._close(written)
             case Leaf():
                 mark = self._add_mark(written)
@@ -166,12 +166,12 @@ def edges(run: Sequence[Event]) -> tuple[str, str]:
     for event in run:
         if isinstance(event, str):
             before += event[: len(event) - len(event.lstrip(HTML_SPACE))]
-        if not isinstance(event, Open) and not is_space(event):
+        if not isinstance(event, Element) and not is_space(event):
             break
     for event in reversed(run):
         if isinstance(event, str):
             after = event[len(event.rstrip(HTML_SPACE)) :] + after
-        if not isinstance(event, Close) and not is_space(event):
+        if not isinstance(event, ElementEnd) and not is_space(event):
             break
     return before, after
 

@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 from xml.parsers.expat import ExpatError, ParserCreate, errors
 
 from service.errors import Invalid
-from service.text.markup.events import Close, Event, Leaf, Open, is_kept
+from service.text.markup.events import Element, ElementEnd, Event, Leaf, is_kept
 
 ROOT, END = "<_>", "</_>"  # around a part of a document, which may have any number of elements
 WHOLE = ("<?xml", "<!DOCTYPE")  # how a whole document may begin
@@ -31,7 +31,7 @@ def read_xml(source: str, pointer: str) -> list[Event]:
     text = source.removeprefix(BYTE_ORDER_MARK)
     whole = text.startswith(WHOLE)
     content = (text if whole else ROOT + text + END).encode()
-    reader = Reader()
+    reader = ExpatReader()
     try:
         reader.read(content)
     except ExpatError as error:
@@ -47,7 +47,7 @@ def read_xml(source: str, pointer: str) -> list[Event]:
     return events if text == source else [Leaf([BYTE_ORDER_MARK], shown=False), *events]
 
 
-class Reader:
+class ExpatReader:
     """Collects what expat reports: the byte at which it begins, its kind and its text."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Reader:
 
 def events_of(content: bytes, found: list[tuple[int, str, str]]) -> Iterator[Event]:
     """Yield the events of what was found, with their markup as `content` has it."""
-    opened: list[Open] = []
+    opened: list[Element] = []
     kept: list[str] = []  # of an element that is left as it is
     depth = 0
     for (start, kind, text), (stop, _, _) in pairwise(found):
@@ -100,11 +100,11 @@ def events_of(content: bytes, found: list[tuple[int, str, str]]) -> Iterator[Eve
                 yield Leaf(["".join(kept)])
                 kept.clear()
         elif kind == "start":
-            opened.append(Open([raw], "", breaks=True))
+            opened.append(Element([raw], "", breaks=True))
             yield opened[-1]
         elif kind == "end":
             opened[-1].end = raw
-            yield Close(opened.pop())
+            yield ElementEnd(opened.pop())
         elif kind == "text":
             yield text
         elif kind != "dropped":
@@ -123,22 +123,22 @@ def merge_texts(events: Iterable[Event]) -> Iterator[Event]:
 def mark_breaks(events: Sequence[Event]) -> None:
     """Mark the elements that are part of a text: text stands beside them, or beside an element
     around them. Among elements alone, an element has a text of its own."""
-    root = Open([], "", breaks=True)
+    root = Element([], "", breaks=True)
     mixed = {id(around) for event, around in with_parents(events, root) if is_beside(event)}
     for event, around in with_parents(events, root):
-        if isinstance(event, Open) and id(around) in mixed:
+        if isinstance(event, Element) and id(around) in mixed:
             event.breaks = False
             mixed.add(id(event))
 
 
-def with_parents(events: Iterable[Event], root: Open) -> Iterator[tuple[Event, Open]]:
+def with_parents(events: Iterable[Event], root: Element) -> Iterator[tuple[Event, Element]]:
     """Yield each event with the element around it."""
     around = [root]
     for event in events:
-        if isinstance(event, Close):
+        if isinstance(event, ElementEnd):
             around.pop()
         yield event, around[-1]
-        if isinstance(event, Open):
+        if isinstance(event, Element):
             around.append(event)
 
 

@@ -37,7 +37,7 @@ SOURCE = {
 TARGET = {name.replace("source", "target"): form for name, form in SOURCE.items()}
 
 ResultDocument = dict[str, Any]  # one of the results of an endpoint's answer
-Reader = Callable[[ResultDocument], Any]
+ReadResult = Callable[[ResultDocument], Any]
 
 
 class Output(NamedTuple):
@@ -45,7 +45,7 @@ class Output(NamedTuple):
     answer to a request."""
 
     form: Form
-    read: Reader
+    read: ReadResult
     given: Callable[[Any], bool] = lambda _: True
 
 
@@ -79,7 +79,7 @@ class Task:
         }
 
 
-def of_hypotheses(name: str, read: Callable[[Any], Any] = lambda value: value) -> Reader:
+def of_hypotheses(name: str, read: Callable[[Any], Any] = lambda value: value) -> ReadResult:
     """Return a reader of a field of each hypothesis."""
     return lambda result: [read(hypothesis[name]) for hypothesis in result["hypotheses"]]
 
