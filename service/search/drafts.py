@@ -170,6 +170,8 @@ class DraftedSearch(GreedySearch):
         ]
         expected = [[*two[0], *two[1]] for two in zip(self._given, self._proposed, strict=True)]
         width = 1 + max(map(len, expected))
+        if width == 1:
+            return tokens[:, None]
         filling = self._eos_ids[0]
         rows = [
             [token, *each, *[filling] * (width - 1 - len(each))]
