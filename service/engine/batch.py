@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from typing_extensions import override
 
 from service.arrays import FloatArray
 from service.bundle.manifest import Manifest
@@ -40,8 +39,7 @@ class Batch:
         self._session = session
         self._manifest = manifest
         self._cache = session.new_cache(key.rows_per_source, key.shortlisted)
-        search = BeamSearch if key.beams else GreedySearch
-        self._search: Search = search(key.rows_per_source, manifest.eos_ids, detokenize)
+        self._search = new_search(key, manifest, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
         self._gates: FloatArray | None = None  # (R, K, L, H); None if no job ablates a head
         self._streams = self._ablates = False  # whether some job does
@@ -77,9 +75,19 @@ class Batch:
         return done
 
     def _advance(self) -> Step:
+        if isinstance(self._search, DraftedSearch):
+            return self._advance_drafted(self._search)
         k, logits = self._search.needed
         candidates = self._session.step(self._cache, self._tokens, k, logits, self._gates)
         return self._search.advance(candidates)
+
+    def _advance_drafted(self, search: DraftedSearch) -> Step:
+        """Let every row read as many tokens as its draft promises, and keep the right ones."""
+        read = search.read(self._tokens)  # (R, N)
+        candidates = self._session.draft_step(self._cache, read, *search.needed)
+        step, counts = search.follow(candidates)
+        self._cache.position += counts
+        return step
 
     def _report(self) -> None:
         """Report the progress of the jobs that stream."""
@@ -132,19 +140,8 @@ class Batch:
             self._gates = np.repeat(gates, self._rows_per_source, 0)
 
 
-class DraftedBatch(Batch):
-    """Jobs with drafts, of which a row may read several tokens at a step."""
-
-    def __init__(
-        self, session: Session, key: BatchKey, manifest: Manifest, detokenize: Detokenize
-    ) -> None:
-        super().__init__(session, key, manifest, detokenize)
-        self._search = self._drafted = DraftedSearch(manifest.eos_ids, detokenize)
-
-    @override
-    def _advance(self) -> Step:
-        read = self._drafted.read(self._tokens)  # (R, N)
-        candidates = self._session.draft_step(self._cache, read, *self._drafted.needed)
-        step, counts = self._drafted.follow(candidates)
-        self._cache.position += counts
-        return step
+def new_search(key: BatchKey, manifest: Manifest, detokenize: Detokenize) -> Search:
+    if key.drafts:
+        return DraftedSearch(manifest.eos_ids, detokenize)
+    search = BeamSearch if key.beams else GreedySearch
+    return search(key.rows_per_source, manifest.eos_ids, detokenize)

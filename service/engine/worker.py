@@ -11,7 +11,7 @@ import numpy as np
 from service.arrays import FloatArray, IntArray
 from service.attention import AttentionKind, align_steps
 from service.bundle.manifest import Manifest
-from service.engine.batch import Batch, BatchKey, DraftedBatch
+from service.engine.batch import Batch, BatchKey
 from service.engine.gates import decoder_gates, encoder_gates
 from service.engine.pooling import pool
 from service.engine.queue import Queue
@@ -254,8 +254,7 @@ class Worker:
     def _join(self, key: BatchKey, jobs: list[Job], cross: Cross, places: list[int]) -> None:
         """Add jobs to the batch of their key; `places` are theirs in `cross`."""
         if key not in self._batches:
-            kind = DraftedBatch if key.drafts else Batch
-            self._batches[key] = kind(self._session, key, self._manifest, self._detokenize)
+            self._batches[key] = Batch(self._session, key, self._manifest, self._detokenize)
         whole = len(places) == len(cross.source_length)
         self._batches[key].join(jobs, cross if whole else cross.pick(places))
 

@@ -18,10 +18,11 @@ from service.search.protocol import Candidates, Detokenize, Hypothesis, Needed, 
 
 MOST_DRAFTED = 15  # tokens of a row at a step
 MOST_READ = 64  # tokens of all rows at a step: with more, they take longer than they save
-FIRST_DRAFTED, LEAST_DRAFTED = 7, 2
-LONGEST_PAUSE = 5  # steps without a draft: at most 2 to this power
+LEAST_DRAFTED = 2
+FIRST_RUN = 8  # tokens that are accepted between two misses, before any is known
+MEMORY = 0.9  # share of what was learned that the next pass leaves
 LONGEST_MATCH = 8  # tokens by which places of a draft are compared
-NEAR = 4  # tokens of a draft that a target may skip without further evidence
+ENOUGH = 4  # equal tokens that make any place of a draft credible
 
 
 class Draft:
@@ -37,27 +38,28 @@ class Draft:
         self._places: defaultdict[int, list[int]] = defaultdict(list)  # after each token
         for place, token in enumerate(ids, 1):
             self._places[token].append(place)
-        self._count = FIRST_DRAFTED  # tokens to propose next
-        self._failures = self._pause = 0
+        self._right, self._wrong = float(FIRST_RUN), 1.0  # accepted tokens and misses, lately
+        self._failures = 0  # passes that accepted nothing, less what others accepted
+        self._agreed = 0  # last tokens of the target that are those before the place
         self._missed: int | None = None  # where the target last left the draft by an unknown token
-        self._inserts = False  # whether such a token comes besides those of the draft
+        self._inserts: bool | None = (
+            None  # whether such a token comes besides the draft's, if known
+        )
         self._place = 0
         for end, token in enumerate(prefix, 1):
             self._read(token, prefix[:end])
 
     def propose(self, most: int) -> list[int]:
-        """Return at most so many tokens that are expected next."""
-        if most < 1:
+        """Return at most `most` tokens that are expected next: about as many as the target has
+        between two misses. Only one if it is not known yet whether the last token, which the draft
+        lacks, was additional or replaced one. After failures, none before the target agrees with
+        the draft in as many tokens again: in L tokens at most sqrt(2 L) passes fail, about."""
+        if most < 1 or self._agreed < self._failures - 1:
             return []
-        if self._pause:
-            self._pause -= 1
-            return []
-        proposed: list[int] = []
-        for token in self._ids[self._place : self._place + min(most, self._count)]:
-            if token == ABSENT:
-                break
-            proposed.append(token)
-        return proposed
+        unsure = self._missed is not None and self._inserts is None
+        count = 1 if unsure else max(LEAST_DRAFTED, 1 + round(self._right / self._wrong))
+        proposed = [*self._ids[self._place : self._place + min(most, count)]]
+        return proposed[: proposed.index(ABSENT)] if ABSENT in proposed else proposed
 
     def follow(
         self, proposed: abc.Sequence[int], chosen: abc.Sequence[int], target: abc.Sequence[int]
@@ -71,44 +73,49 @@ class Draft:
             accepted += 1
         self.drafted += len(proposed)
         self.accepted += accepted
-        self._place += accepted
+        if accepted:
+            self._keep(self._place)
+            self._place += accepted
+            self._agreed += accepted
         if len(chosen) > accepted:
             self._read(chosen[accepted], target)
         if proposed:
             self._learn(len(proposed), accepted)
 
     def _learn(self, proposed: int, accepted: int) -> None:
-        """Propose more after success, and none for a while after failures."""
-        if accepted:
-            self._failures = 0
-            more = 2 * self._count if accepted == proposed else (self._count + accepted + 1) // 2
-            self._count = max(LEAST_DRAFTED, min(MOST_DRAFTED, more))
-            return
-        self._failures += 1
-        self._count = max(LEAST_DRAFTED, self._count // 2)
-        self._pause = (1 << min(self._failures, LONGEST_PAUSE)) if self._failures > 1 else 0
+        """Count what was accepted, and failures."""
+        self._right = MEMORY * self._right + accepted
+        self._wrong = MEMORY * self._wrong + (accepted < proposed)
+        self._failures = self._failures + 1 if not accepted else max(0, self._failures - accepted)
 
     def _read(self, token: int, target: abc.Sequence[int]) -> None:
         """Find the place after a token that the model chose by itself, the last one of `target`."""
         place = self._place
         if place < len(self._ids) and self._ids[place] == token:
-            self._place, self._missed = place + 1, None
+            self._keep(place)
+            self._place, self._agreed = place + 1, self._agreed + 1
         elif (found := self._find(token, target)) is not None:
-            if self._missed is not None and found - self._missed in (1, 2):
-                self._inserts = found == self._missed + 1
-            self._place, self._missed = found, None
+            self._keep(found - 1)
+            self._place, self._agreed = found, self._alike(found, target)
         else:
-            stays = self._inserts and self._ids[place : place + 1] != (ABSENT,)
-            self._place, self._missed = min(place + (not stays), len(self._ids)), place
+            replaces = self._inserts is False or self._ids[place : place + 1] == (ABSENT,)
+            self._place, self._missed = min(place + replaces, len(self._ids)), place
+            self._agreed = 0
+
+    def _keep(self, place: int) -> None:
+        """Learn from the place where the draft goes on whether the token before was additional."""
+        if self._missed is not None and 0 <= place - self._missed <= 1:
+            self._inserts = place == self._missed
+        self._missed = None
 
     def _find(self, token: int, target: abc.Sequence[int]) -> int | None:
         """Return the place after this token whose tokens before it are most like the target's, the
-        nearest of equals. A place where only the token is alike must be near."""
+        nearest of equals. A place that is further away must be like it in more tokens."""
         best: tuple[int, int] | None = None
         found = None
         for place in self._places.get(token, ()):
             alike, distance = self._alike(place, target), abs(place - 1 - self._place)
-            if alike == 1 and distance > NEAR:
+            if alike < min(distance, ENOUGH):
                 continue
             if best is None or (alike, -distance) > best:
                 best, found = (alike, -distance), place
@@ -163,6 +170,8 @@ class DraftedSearch(GreedySearch):
         ]
         expected = [[*two[0], *two[1]] for two in zip(self._given, self._proposed, strict=True)]
         width = 1 + max(map(len, expected))
+        if width == 1:
+            return tokens[:, None]
         filling = self._eos_ids[0]
         rows = [
             [token, *each, *[filling] * (width - 1 - len(each))]

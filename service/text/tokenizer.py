@@ -131,6 +131,27 @@ class Tokenizer:
         Raise Invalid if the text has no token, has characters outside the vocabulary, is not
         Unicode, or begins with the name of a language token; TooLarge beyond the limit.
         """
+        encoding = self._read(text, pointer)
+        if not len(encoding):
+            raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
+        ids = encoding.ids
+        refused = self._refused | self._unknown if known else self._refused
+        if not refused.isdisjoint(ids):
+            advice = [self._advice()] if self._generated else [self._advice(), WORDS]
+            raise Invalid.of([unknown_fault(pointer, text, encoding, refused, advice)])
+        if not (self._generated or has_letters(text) or self._has_signs(encoding)):
+            raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
+        return self._tokens_of(text, ids, encoding if placed else None)
+
+    def guess(self, text: str, pointer: str) -> list[int | None]:
+        """Return the ids of a text that only guesses at a target, None for tokens that targets
+        lack. Raise what `encode` raises about text that is too long or not Unicode, or begins with
+        the name of a language token."""
+        ids = self._read(text, pointer).ids
+        return [None if token_id in self._refused else token_id for token_id in ids]
+
+    def _read(self, text: str, pointer: str) -> Encoding:
+        """Return the library's tokens of a text that is short enough."""
         longest = len(text) + (LONGEST_LIGATURE - 1) * text.count(LIGATURE)  # as normalized
         if longest > self._limit * LONGEST_TOKEN:
             raise self._too_large(pointer, f"{longest} characters")
@@ -147,17 +168,8 @@ class Tokenizer:
         except LibraryError as error:
             advice = self._advice()
             raise Invalid.at(pointer, f"cannot be tokenized ({error}): {advice}") from error
-        if not len(encoding):
-            raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         self._check_length(len(self._prefix) + len(encoding) + len(self._suffix), pointer)
-        ids = encoding.ids
-        refused = self._refused | self._unknown if known else self._refused
-        if not refused.isdisjoint(ids):
-            advice = [self._advice()] if self._generated else [self._advice(), WORDS]
-            raise Invalid.of([unknown_fault(pointer, text, encoding, refused, advice)])
-        if not (self._generated or has_letters(text) or self._has_signs(encoding)):
-            raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
-        return self._tokens_of(text, ids, encoding if placed else None)
+        return encoding
 
     def _tokens_of(self, text: str, ids: list[int], encoding: Encoding | None) -> Tokens:
         """Return a text with these ids. A request would keep the 130 bytes a token that an encoding

@@ -7,11 +7,12 @@ from functools import partial
 from service.api.endpoints.decode_body import DecodeRequest
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
-from service.api.reading.texts import Sources, TextField, count_texts, how_many, tokenize_item
+from service.api.reading.texts import Sources, TextField, count_texts, how_many
 from service.bundle.manifest import GraphName
 from service.errors import MOST_FAULTS, Invalid, NotFound, TooLarge
 from service.search.options import ABSENT, SearchOptions
 from service.serving.model import Model
+from service.text.tokenizer import Tokenizer
 from service.text.tokens import Tokens
 
 DRAFTS: GraphName = "draft_step"
@@ -98,15 +99,21 @@ def tokenize_drafts(
     for result in dict.fromkeys(results):  # a source that is split has several
         item = items[result]
         try:
-            ids = tokenize_item(field, item, field.place(result)).ids if item else []
+            drafts[result] = tokenize_draft(field.tokenizer, item, field.place(result))
         except (Invalid, TooLarge) as error:
             faults.add(error, result)
             refused += 1
-        else:
-            drafts[result] = ids
         if refused == MOST_FAULTS and not faults.partial:
             break
     return drafts
+
+
+def tokenize_draft(tokenizer: Tokenizer, item: str | list[int], pointer: str) -> list[int]:
+    """Return the ids of a draft, ABSENT where its text has a token that targets lack: it is only a
+    guess. Raise Invalid or TooLarge."""
+    if isinstance(item, str):
+        return with_absent(tokenizer.guess(item, pointer))
+    return tokenizer.read_ids(item, pointer).ids if item else []
 
 
 def sources_as_targets(model: Model, sources: Sequence[Tokens]) -> list[list[int]]:
@@ -114,5 +121,8 @@ def sources_as_targets(model: Model, sources: Sequence[Tokens]) -> list[list[int
     texts = [[token.id for token in source.tokens if token.start is not None] for source in sources]
     if model.has_one_vocabulary:
         return texts
-    found = [model.source.ids_in(model.target, ids) for ids in texts]
-    return [[ABSENT if each is None else each for each in ids] for ids in found]
+    return [with_absent(model.source.ids_in(model.target, ids)) for ids in texts]
+
+
+def with_absent(ids: Sequence[int | None]) -> list[int]:
+    return [ABSENT if each is None else each for each in ids]
