@@ -24,6 +24,7 @@ SCRIPTS = {  # of Unicode, where it has not one of the same name
     "Kore": ["Hang", "Hani"],
 }
 LETTER = r"[\p{L}\p{M}]--\p{Script=Common}--\p{Script=Inherited}"  # of some scripts, not of all
+OF_SCRIPT = r"\p{{scx={}}}"
 BYTE = regex.compile("<0x[0-9A-F]{2}>")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # of sentencepiece
 AT_ONCE = 10_000  # lines
@@ -68,9 +69,9 @@ def list_tokens(
     found = without(LETTER, pieces) | {i for i, piece in pieces.items() if BYTE.fullmatch(piece)}
     added = tokenizer.get_added_tokens_decoder()
     found |= {i for i, token in added.items() if token.special} | {unknown_id_of(tokenizer)}
+    found |= of_texts(side, pieces, read_lines(file)) if file else of_script(pieces, code)
     found.difference_update(*codes)
     found |= {*config.specials, *usage.other_eos_ids, *usage.target_languages[code]}
-    found |= of_texts(side, pieces, read_lines(file)) if file else of_script(pieces, code)
     return {i for i in found if i is not None}
 
 
@@ -94,7 +95,7 @@ def prove_list(code: str, listed: Collection[int], pairs: IdPairs, start: int, s
 
 def of_script(pieces: Mapping[int, str], code: str) -> set[int]:
     """Return the tokens that have no letter of other scripts than the code names."""
-    own = "".join(rf"\p{{scx={script}}}" for script in scripts_of(code))
+    own = "".join(map(OF_SCRIPT.format, scripts_of(code)))
     return without(f"{LETTER}--[{own}]", pieces)
 
 
@@ -118,9 +119,14 @@ def of_texts(side: Side, pieces: Mapping[int, str], lines: list[str]) -> set[int
 
 
 def scripts_of(code: str) -> list[str]:
-    """Return Unicode's scripts of the one that a code such as fra_Latn ends in; none without."""
+    """Return Unicode's names of the script that a code such as fra_Latn ends in; none without."""
     match = SCRIPT.fullmatch(code)
-    return SCRIPTS.get(match[1], [match[1]]) if match else []
+    scripts = SCRIPTS.get(match[1], [match[1]]) if match else []
+    try:
+        regex.compile("".join(map(OF_SCRIPT.format, scripts)))
+    except regex.error:  # Unicode has no such script
+        return []
+    return scripts
 
 
 def pieces_of(side: Side) -> dict[int, str]:
