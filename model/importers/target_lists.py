@@ -38,8 +38,13 @@ def read_targets(given: str) -> Targets:
 
 
 def check_targets(targets: Targets, usage: Usage) -> None:
-    """Raise InputError for a language without ids, for a file that is missing, and for a code that
-    needs one because it names no script."""
+    """Raise InputError for a model with shortlists, for a language without ids, for a file that is
+    missing, and for a code that needs one because it names no script."""
+    if targets and usage.shortlists is not None:
+        raise InputError(
+            "--targets is not for a model with shortlists: leave it out, or convert the folder"
+            " without its file of shortlists"
+        )
     for code, file in targets.items():
         if not usage.target_languages.get(code):
             known = [each for each, ids in usage.target_languages.items() if ids]

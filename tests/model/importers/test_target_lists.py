@@ -4,6 +4,7 @@ import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from model.importers.checkpoint import Checkpoint
@@ -16,6 +17,7 @@ from model.importers.target_lists import (
     scripts_of,
 )
 from model.network.config import InputError
+from model.usage import Shortlists
 from tests.model.importers.checkpoints import write_m2m100, write_nllb
 from tests.model.importers.conftest import read
 from tests.model.importers.served import refusal
@@ -139,6 +141,13 @@ def test_a_model_without_languages_has_no_lists(model):
     usage = replace(model[1], target_languages={})
     with pytest.raises(InputError, match="leave --targets out"):
         check_targets({"fra_Latn": None}, usage)
+
+
+def test_a_model_with_shortlists_has_no_lists(model):
+    shortlists = Shortlists(*(np.zeros(1, np.int64) for _ in range(3)))
+    with pytest.raises(InputError, match="not for a model with shortlists"):
+        check_targets({"fra_Latn": None}, replace(model[1], shortlists=shortlists))
+    check_targets({}, replace(model[1], shortlists=shortlists))
 
 
 def test_a_proof_counts_texts_with_tokens_that_are_not_listed(model):
