@@ -57,7 +57,7 @@ class Histogram:
 
 Weights = dict[AttentionKind, FloatArray]
 Pooling = Literal["none", "mean", "max", "first", "last"]  # of the vectors of all tokens
-ALTERNATIVE = 3  # size of an alternative (token, id, log-prob): numbers that take as long to write
+ALTERNATIVE_SIZE = 3  # an alternative (token, id, log-prob): numbers that take as long to write
 
 
 @dataclass(slots=True)
@@ -88,8 +88,9 @@ class Answer:
         arrays += [each for each in (self.memory, self.log_probs) if each is not None]
         arrays += self.alignment
         tokens = sum(len(hypothesis.token_ids) for hypothesis in self.hypotheses)
-        tops = (len(top) for hypothesis in self.hypotheses for top in hypothesis.top_log_probs)
-        return tokens + ALTERNATIVE * sum(tops) + sum(array.size for array in arrays)
+        tops = [each.top_log_probs for each in self.hypotheses if each.top_log_probs is not None]
+        numbers = sum(array.size for array in arrays)
+        return tokens + ALTERNATIVE_SIZE * sum(top.size for top in tops) + numbers
 
     @property
     def encoded(self) -> FloatArray:

@@ -33,7 +33,7 @@ from service.search.options import SearchOptions
 from service.search.protocol import Candidates
 from service.settings.settings import Precision, Provider, Settings
 from service.wire import Entry
-from tests.tracing import without_gates
+from tests.tracing import only
 
 WORDS = Path(__file__).parent / "words.txt"
 OTHERS = (4, 0.6), (3, 2.0)  # beams and length penalties, for make test-long
@@ -50,7 +50,7 @@ def plain(g2p, tmp_path_factory):
     folder = tmp_path_factory.mktemp("peers") / "plain"
     card = Card(name="plain", task="tests", licence="-", attribution="-", notice="-")
     trained = dataclasses.replace(trained, transformer=transformer.eval())
-    with without_gates():
+    with only("encoder", "step"):
         write_bundle(trained, card, WeightType.fp32, folder)
     return folder
 

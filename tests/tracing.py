@@ -1,11 +1,23 @@
 """Export in less time: what tests share of it, and what they leave out."""
 
 from contextlib import contextmanager
+from functools import cache
 
 import onnx
 import pytest
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from model.export.graphs import wrappers
+
+
+@contextmanager
+def only(*names):
+    """Write bundles with these graphs alone, and without the alignment, which others find."""
+    with pytest.MonkeyPatch.context() as patch:
+        share_operators(patch)
+        patch.setattr(wrappers, "GRAPHS", {name: wrappers.GRAPHS[name] for name in names})
+        patch.setattr("model.export.bundle.write_alignment", lambda *_: None)
+        yield
 
 
 @contextmanager
@@ -15,6 +27,7 @@ def without_gates():
     later = "gated", "draft"
     plain = {name: spec for name, spec in wrappers.GRAPHS.items() if not name.startswith(later)}
     with pytest.MonkeyPatch.context() as patch:
+        share_operators(patch)
         patch.setattr(wrappers, "GRAPHS", plain)
         yield
 
@@ -33,5 +46,11 @@ def traced_once():
         return onnx.ModelProto.FromString(traced[key])
 
     with pytest.MonkeyPatch.context() as patch:
+        share_operators(patch)
         patch.setattr(wrappers, "export_graph", export_once)
         yield
+
+
+def share_operators(patch):
+    """Read torch's table of ONNX operators once: each export parses the source of all of them."""
+    patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))

@@ -276,7 +276,8 @@ def check_kind(checkpoint: Checkpoint) -> None:
         raise InputError(
             f"{checkpoint.folder} is IndicTrans2, which Heed does not convert: its IndicProcessor,"
             " outside of the tokenizer, brings all Indic scripts to Devanagari and back, and a"
-            " bundle without it would read and write the wrong script; give an NLLB instead"
+            " bundle has no place for it; convert an NLLB instead, such as"
+            " facebook/nllb-200-distilled-600M"
         )
     named = architectures(checkpoint)
     decoder_only = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in named)

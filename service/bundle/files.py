@@ -67,14 +67,14 @@ def describe_missing(root: Path) -> str:
         hub = f", or run `heed serve {root}` for this model of the Hugging Face hub"
         advice = "give the folder of a bundle" + (hub if HUB_ID.fullmatch(str(root)) else "")
         return f"{root} does not exist: {advice}"
-    if not root.is_dir():
-        return f"{root} is a file: give the folder of a bundle"
     inside = sorted(str(path.parent) for path in root.glob("*/bundle.json"))
     if inside:
         found = ", ".join(inside[:NAMED_BUNDLES]) + ("…" if len(inside) > NAMED_BUNDLES else "")
         return f"{root} is not a bundle, but holds some: give one or several of {found}"
-    if (root / "config.json").is_file():
+    if root.suffix == ".zip" or (root / "config.json").is_file():
         return f"{root} is a checkpoint: run `heed convert {root} OUT`, and give the folder OUT"
+    if not root.is_dir():
+        return f"{root} is a file: give the folder of a bundle"
     return (
         f"{root} is not a bundle: it has no bundle.json; write one with"
         " `python -m model export`, or `convert` for a checkpoint of another library"

@@ -82,22 +82,16 @@ async def decode_in_order(
 async def decode_batch(
     model: Model, texts: list[str], options: dict[str, Any], before: int
 ) -> Decoded:
-    """Decode the longest texts first: those of about the same length run together."""
-    order = sorted(range(len(texts)), key=lambda place: len(texts[place]), reverse=True)
-    places = [before + place for place in order]
-    body = {"source": [texts[place] for place in order], **options}
     try:
-        document = await ask_in_parts(model, "/v1/decode", body)
+        document = await ask_in_parts(model, "/v1/decode", {"source": texts, **options})
     except HeedError as error:
-        raise place_among(error, places) from None
-    answered = dict(zip(order, document["results"], strict=True))
-    results = [answered[place] for place in range(len(texts))]
+        raise place_among(error, before) from None
     errors = {
-        place: place_among(error_of(result["problem"]), places)
-        for place, result in enumerate(results)
+        place: place_among(error_of(result["problem"]), before)
+        for place, result in enumerate(document["results"])
         if "problem" in result
     }
-    return Decoded(texts, {**document, "results": results}, errors)
+    return Decoded(texts, document, errors)
 
 
 async def ask_in_parts(model: Model, path: str, body: dict[str, Any]) -> Document:
@@ -114,7 +108,7 @@ async def ask_in_parts(model: Model, path: str, body: dict[str, Any]) -> Documen
     try:
         second = await ask_in_parts(model, path, part_of(body, slice(half, None)))
     except HeedError as error:
-        raise place_among(error, range(half, count)) from None
+        raise place_among(error, half) from None
     usage = {name: n + second["usage"][name] for name, n in first["usage"].items()}
     return {**first, "results": first["results"] + second["results"], "usage": usage}
 

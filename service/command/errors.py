@@ -1,7 +1,7 @@
 """Errors of commands, in one line on standard error."""
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -100,21 +100,19 @@ def names_texts(error: HeedError) -> bool:
     return any(fault.pointer.count("/") > 1 for fault in error.faults)
 
 
-def place_among(error: HeedError, places: Sequence[int]) -> HeedError:
-    """Return an error of a request whose sources have these places among all texts, in whose order
-    its faults are."""
+def place_among(error: HeedError, before: int) -> HeedError:
+    """Return the error of a request with the places of its texts among all, of which as many come
+    before them."""
 
-    def moved(fault: Fault) -> tuple[int, Fault]:
+    def moved(fault: Fault) -> Fault:
         _, name, *rest = fault.pointer.split("/")
         if name not in TEXTS or not rest:
-            return -1, fault
-        place = places[int(rest[0])]
-        return place, Fault(f"/{name}/{place}", fault.detail)
+            return fault
+        return Fault(f"/{name}/{before + int(rest[0])}", fault.detail)
 
     if not error.faults:
         return error
-    in_order = sorted(map(moved, error.faults), key=lambda each: each[0])
-    placed = type(error).of([fault for _, fault in in_order], error.more)
+    placed = type(error).of([*map(moved, error.faults)], error.more)
     placed.advice = error.advice
     return placed
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Generator
@@ -24,10 +25,10 @@ from service.settings.command_line import FlagParser, make_parser, read_settings
 from service.settings.settings import Settings
 
 ABOUT = (
-    "MODEL is the folder of a bundle or of a checkpoint, or the id of a model of the Hugging Face"
-    " hub, such as Helsinki-NLP/opus-mt-en-fr, to which @ and a revision may be added. A checkpoint"
-    " is converted once, and a model of the hub downloaded before: bundles are kept in"
-    " ~/.cache/heed."
+    "MODEL is the folder of a bundle or of a checkpoint, a zip of a model of Marian, or the id of a"
+    " model of the Hugging Face hub, such as Helsinki-NLP/opus-mt-en-fr, to which @ and a revision"
+    " may be added. A checkpoint is converted once, and a model of the hub downloaded before:"
+    " bundles are kept in ~/.cache/heed."
 )
 
 
@@ -40,12 +41,12 @@ def make_serve_parser() -> FlagParser:
 
 
 def complete_value(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the values of the flag before, or else let the shell complete folders: of models."""
+    """Return the values of the flag before, or else let the shell complete files: of models."""
     parser, before = make_serve_parser(), ctx.params.get("arguments") or ("",)
     if before[-1] in parser.flags:
         values = parser.values_of(before[-1])
         return [CompletionItem(value) for value in values if value.startswith(incomplete)]
-    return [CompletionItem(incomplete, type="dir")]
+    return [CompletionItem(incomplete, type="file")]
 
 
 class Serve(click.Command):
@@ -55,7 +56,7 @@ class Serve(click.Command):
         return [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
 
 
-OF_CHECKPOINTS = ("config.json", "*.npz", "*.bin", "*.bin.gz")  # names of files in their folders
+OF_CHECKPOINTS = ("config.json", "heed.toml", "*.npz", "*.bin", "*.bin.gz")  # in their folders
 
 
 @click.command(cls=Serve, add_help_option=False, context_settings={"ignore_unknown_options": True})
@@ -84,9 +85,9 @@ def read_arguments(arguments: tuple[str, ...]) -> Settings:
 def find_model(name: str) -> Path:
     """Return the folder of a bundle, given itself, as a checkpoint or as a model of the hub. Raise
     StartupError."""
-    folder = Path(name)
-    if folder.exists():
-        return bundle_of(folder) if is_checkpoint(folder) else folder
+    path = Path(name)
+    if path.exists():
+        return bundle_of(path) if is_checkpoint(path) else path
     if HUB_ID.fullmatch(name):
         return find_bundle(name)
     raise StartupError(
@@ -126,23 +127,32 @@ def writing(folder: Path) -> Generator[None]:
         ) from error
 
 
-def is_checkpoint(folder: Path) -> bool:
-    """Return whether `convert` may know a folder: by config.json, or as the files of Marian."""
-    is_bundle = (folder / "bundle.json").exists()
-    return not is_bundle and any(any(folder.glob(pattern)) for pattern in OF_CHECKPOINTS)
+def is_checkpoint(path: Path) -> bool:
+    """Return whether `convert` may know a folder or file: by the names of files, or as a zip."""
+    if path.is_file():
+        return path.suffix == ".zip"
+    is_bundle = (path / "bundle.json").exists()
+    return not is_bundle and any(any(path.glob(pattern)) for pattern in OF_CHECKPOINTS)
 
 
 def bundle_of(checkpoint: Path) -> Path:
-    """Return the bundle of a checkpoint's folder. Convert it if the cache has none of its files as
-    they are. Raise OSError and StartupError."""
-    folder = checkpoint.resolve()
-    files = sorted((each.name, each.stat()) for each in folder.iterdir() if each.is_file())
+    """Return the bundle of a checkpoint's folder or zip. Convert it if the cache has none of its
+    files as they are. Raise OSError and StartupError."""
+    path = checkpoint.resolve()
+    files = sorted((each.name, each.stat()) for each in (path, *path.glob("*")) if each.is_file())
     state = [(name, status.st_size, status.st_mtime_ns) for name, status in files]
-    mark = hashlib.sha256(repr((str(folder), state)).encode()).hexdigest()[:12]
-    bundle = cache() / "folders" / mark / folder.name
+    mark = hashlib.sha256(repr((str(path), state)).encode()).hexdigest()[:12]
+    bundle = cache() / "folders" / mark / model_name(path)
     with writing(bundle.parent):
-        convert_once(str(folder), bundle)
+        convert_once(str(path), bundle)
     return bundle
+
+
+def model_name(path: Path) -> str:
+    """Return the name of a folder or zip, with hyphens for what the names of models cannot have,
+    such as the + of opusTCv20210807+bt.zip."""
+    name = re.sub("[^A-Za-z0-9._-]", "-", path.name.removesuffix(".zip")).lstrip("._-")
+    return name or "model"
 
 
 def cache() -> Path:

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from service.arrays import FloatArray
 from service.bundle.manifest import Manifest
-from service.engine.gates import ablates_decoder, decoder_gates
+from service.engine.gates import decoder_gates
 from service.engine.scheduler import Job
 from service.runtime.cache import Cross
 from service.runtime.session import Session
@@ -63,7 +63,7 @@ class Batch:
         first = np.repeat([start[0] for start in starts], self._rows_per_source)
         self._tokens = np.concatenate([self._tokens, first])
         self._streams = self._streams or any(entry.streams for entry in entries)
-        self._ablates = self._ablates or any(map(ablates_decoder, entries))
+        self._ablates = self._ablates or any(job.ablates_decoder for job in jobs)
         self._set_gates()
 
     def step(self) -> list[Job]:
@@ -126,11 +126,10 @@ class Batch:
         are the same (docs/adr/0028)."""
         if not self._ablates:
             return
-        entries = [job.entry for job in self.jobs]
-        self._ablates = any(map(ablates_decoder, entries))
+        self._ablates = any(job.ablates_decoder for job in self.jobs)
         self._gates = None
         if self._ablates:
-            gates = decoder_gates(entries, self._manifest.config)
+            gates = decoder_gates([job.entry for job in self.jobs], self._manifest.config)
             self._gates = np.repeat(gates, self._rows_per_source, 0)
 
 

@@ -16,7 +16,7 @@ from service.runtime.session import Session
 from service.search.protocol import Detokenize
 from service.settings.settings import Settings
 from service.text.opening import open_target
-from service.text.reader import write_text
+from service.text.tokenizer import write_text
 from service.wire import Opened, Status, Steps
 
 CPU_PASS, GPU_PASS = 1024, 4096  # positions

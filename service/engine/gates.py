@@ -9,14 +9,6 @@ from service.bundle.manifest import Config
 from service.wire import Entry
 
 
-def ablates_encoder(entry: Entry) -> bool:
-    return any(head.kind == "encoder" for head in entry.ablated)
-
-
-def ablates_decoder(entry: Entry) -> bool:
-    return any(head.kind != "encoder" for head in entry.ablated)
-
-
 def encoder_gates(entries: Sequence[Entry], config: Config) -> FloatArray:
     """Return (B, L, H)."""
     gates = np.ones((len(entries), config.num_encoder_layers, config.num_heads), np.float32)

@@ -2,8 +2,8 @@
 
 Jobs of several requests take turns: a request of one source waits for one source of each request of
 thousands. Fair queueing, Nagle 1987, https://www.rfc-editor.org/rfc/rfc970
-A new request need not even wait for that: its first turn comes early, and some room is kept for it,
-as for the new flows of fq_codel, https://www.rfc-editor.org/rfc/rfc8290
+A new request need not even wait for that: its first turn comes early and, if it is small, some room
+is kept for it, as for the new flows of fq_codel, https://www.rfc-editor.org/rfc/rfc8290
 """
 
 import math
@@ -45,6 +45,12 @@ class Waiting:
     @property
     def all_rows(self) -> int:
         return self.rows + self.coming
+
+
+def turn_of(job: Job) -> int:
+    """Return a key that sorts the jobs of a request: the longest first, because rows that run
+    together are padded to the longest of them. Streams keep the order in which they are read."""
+    return 0 if job.entry.streams else -job.size.positions
 
 
 class Ahead:
@@ -130,13 +136,13 @@ class Turns:
         request.rows, request.coming = request.rows + more.rows, more.coming
         self.rows, self.jobs = self.rows + more.rows, self.jobs + len(more.jobs)
 
-    def first_jobs(self) -> Iterator[Job]:
-        """Yield the first job of each request that has had no turn yet."""
-        return (each.jobs[0] for each in self._requests if each.is_new)
+    def new_requests(self) -> Iterator[Waiting]:
+        """Yield the requests that have had no turn yet."""
+        return (each for each in self._requests if each.is_new)
 
     def pop(self, job: Job | None = None) -> Job:
-        """Remove and return the first job, or this one of `first_jobs`. The next one of its request
-        comes last in line."""
+        """Remove and return the first job, or this one, the first of its request. The next one of
+        its request comes last in line."""
         if job is None:
             request = self._requests.popleft()
         else:
@@ -200,12 +206,13 @@ class Queue:
         Raise DeadlineExceeded or Overloaded if the last of all its rows would come too late (see
         `_refusal`), and Unavailable once the queue is closed.
         """
+        ordered = deque(sorted(jobs, key=turn_of))
         with self._changed:
             if self._closed:
                 raise Unavailable("this model is being closed: send the request again")
             rows, now = sum(job.rows for job in jobs), self._clock()
             since = jobs[0].arrived if rest.since is None else rest.since
-            request = Waiting(deque(jobs), rows, rest.rows, now + seconds, since)
+            request = Waiting(ordered, rows, rest.rows, now + seconds, since)
             known = None if rest.since is None else self._waiting.find(since)
             if known:
                 self._waiting.extend(known, request)
@@ -228,8 +235,8 @@ class Queue:
                 raise refusal
 
     def _refusal_at(self, request: Waiting, now: float) -> HeedError | None:
-        row_seconds = self._pace.wait(now, self._waiting.rows, 1)
-        if row_seconds is None:
+        row_seconds = self._pace.rate and self._pace.wait(now, self._waiting.rows, 1)
+        if not row_seconds:
             return None  # any is accepted while no rate is known
         ahead = Ahead(self._waiting.earlier(request.since))
         return self._refusal(request, ahead, row_seconds, now)
@@ -316,8 +323,9 @@ class Queue:
             return self._hand_out(worker, admitted, small)
 
     def take_plain(self, worker: int, running: Sequence[Job]) -> list[Job]:
-        """Return what a worker should encode next that has to do something longer than a step:
-        small jobs of new requests that do not need teacher forcing themselves. Others are left."""
+        """Return what a worker should encode next that has to do something longer than a step: the
+        first jobs of small new requests that do not need teacher forcing themselves. Others are
+        left."""
         with self._changed:
             small = [job for job in self._small_jobs() if not job.needs_teacher_forcing]
             sizes = (job.size for job in small)
@@ -325,8 +333,11 @@ class Queue:
             return self._hand_out(worker, admitted, small)
 
     def _small_jobs(self) -> list[Job]:
-        """Return the jobs for which room is kept."""
-        return [job for job in self._waiting.first_jobs() if self._scheduler.is_small(job.size)]
+        """Return the jobs for which room is kept: the first one of each request that fits into it
+        whole. Those of large requests would fill it until they all end together."""
+        new = ((each.jobs[0], each.all_rows) for each in self._waiting.new_requests())
+        is_small = self._scheduler.is_small
+        return [job for job, rows in new if is_small(rows, job.size.positions)]
 
     def occupy(self, worker: int) -> None:
         """Let the other workers take the waiting jobs: this one has no room, or is about to do

@@ -22,7 +22,7 @@ from service.wire import Answer, Entry
 
 MAX_LOGITS_BYTES = 256 << 20  # of all workers; a step allocates once or twice as much more
 DELAY = 2  # weight of a position in a pass that delays rows being decoded
-KEPT, OF = 64, 512  # positions of a batch that only the first jobs of requests may take
+KEPT, OF = 64, 512  # positions of a batch that only the first jobs of small requests may take
 
 
 class JobSize(NamedTuple):
@@ -87,6 +87,8 @@ class Job:
     cross: Cross | None = None  # of its source, while the job waits for teacher forcing
     rows: int = field(init=False)  # decoded at once: beams or samples
     size: JobSize = field(init=False)  # for the scheduler
+    ablates_encoder: bool = field(init=False)  # whether heads of the encoder are switched off
+    ablates_decoder: bool = field(init=False)
 
     def __post_init__(self) -> None:
         source, search = len(self.entry.source_ids), self.entry.search
@@ -95,6 +97,9 @@ class Job:
         if search:
             target = len(search.target_prefix) + search.max_new_tokens
         self.size = JobSize(source, self.rows, source + target)
+        kinds = {head.kind for head in self.entry.ablated}
+        self.ablates_encoder = "encoder" in kinds
+        self.ablates_decoder = bool(kinds - {"encoder"})
 
     def report(self, progress: Progress) -> None:
         self.reported = True
@@ -181,7 +186,7 @@ class Scheduler:
 
     @property
     def kept(self) -> int:
-        """Positions of a batch that are kept for new requests."""
+        """Positions of a batch that are kept for small new requests."""
         return KEPT * (self.max_batch_tokens // OF)
 
     def without_kept(self) -> "Scheduler":
@@ -192,9 +197,10 @@ class Scheduler:
             max_logits_bytes=self.max_logits_bytes - self.max_logits_bytes * KEPT // OF,
         )
 
-    def is_small(self, size: JobSize) -> bool:
-        """Return whether a job fits into what is kept."""
-        return size.rows * size.positions <= self.kept
+    def is_small(self, rows: int, positions: int) -> bool:
+        """Return whether a request of so many rows, of so many positions each, fits into what is
+        kept."""
+        return rows * positions <= self.kept
 
     def admit(self, waiting: Iterable[JobSize], running: Iterable[JobSize]) -> int:
         """Return how many of the first waiting jobs may be encoded now and then decoded along with

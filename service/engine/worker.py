@@ -12,7 +12,7 @@ from service.arrays import FloatArray, IntArray
 from service.attention import AttentionKind, align_steps
 from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey, DraftedBatch
-from service.engine.gates import ablates_decoder, ablates_encoder, decoder_gates, encoder_gates
+from service.engine.gates import decoder_gates, encoder_gates
 from service.engine.pooling import pool
 from service.engine.queue import Queue
 from service.engine.scheduler import Job, PassSize, Scheduler
@@ -44,7 +44,7 @@ class AttentionRow:
     @property
     def gated(self) -> bool:
         """Return whether the gated graph computes it, which also computes logits."""
-        return ablates_decoder(self.job.entry) or self.job.entry.selection.measure == "norm"
+        return self.job.ablates_decoder or self.job.entry.selection.measure == "norm"
 
 
 class Worker:
@@ -88,7 +88,7 @@ class Worker:
                 self.busy_since = time.monotonic()
                 if self._decoded:
                     self._teacher_force_some()
-                for jobs in apart(newcomers, lambda job: ablates_encoder(job.entry)):
+                for jobs in apart(newcomers, lambda job: job.ablates_encoder):
                     self._guard(jobs, partial(self._encode, jobs))
                 self._step_all()
         finally:  # nothing is left by now, unless this worker is dying
@@ -219,7 +219,7 @@ class Worker:
         a batch, waits for teacher forcing, or is done."""
         started = time.monotonic()
         entries = [job.entry for job in jobs]
-        gates = self._encoder_gates(entries) if ablates_encoder(entries[0]) else None
+        gates = self._encoder_gates(entries) if jobs[0].ablates_encoder else None
         sources = [entry.source_ids for entry in entries]
         wants_memory = any(job.wants_memory for job in jobs)
         memory, cross = self._session.encode(sources, gates, wants_memory)
@@ -228,7 +228,7 @@ class Worker:
         for i, job in enumerate(jobs):
             job.answer.seconds = {"queue": started - job.arrived, "encode": ended - started}
             if search := job.entry.search:
-                beams, (shortlisted, language) = search.beam_size > 1, self._listed(job.entry)
+                beams, (shortlisted, language) = search.beam_size > 1, self._listed(job)
                 key = BatchKey(job.rows, beams, shortlisted, bool(search.draft), language)
                 joining.setdefault(key, []).append(i)
             elif job.wants_memory:
@@ -244,16 +244,15 @@ class Worker:
             join = partial(self._join, key, joining_now, cross, places)
             self._guard([*there, *joining_now], join, key)
 
-    def _listed(self, entry: Entry) -> tuple[bool, tuple[int, ...]]:
-        """Return whether the shortlist of its source decides what the entry's targets may have, or
-        else the ids of the language whose list does. A request that names what they shall have
-        gets all tokens, as one that ablates heads does."""
-        search = entry.search
+    def _listed(self, job: Job) -> tuple[bool, tuple[int, ...]]:
+        """Return whether the shortlist of its source decides what the job's targets may have, or the
+        ids of the language whose list does: neither if they are named, or if it ablates heads."""
+        search, language = job.entry.search, job.entry.language
         named = search is not None and (search.required or search.allowed_targets)
-        if named or ablates_decoder(entry):
+        if named or job.ablates_decoder:
             return False, ()
-        language = entry.language if entry.language in self._session.target_lists else ()
-        return self._session.shortlists is not None, language
+        has_list = language in self._session.target_lists
+        return self._session.shortlists is not None, language if has_list else ()
 
     def _join(self, key: BatchKey, jobs: list[Job], cross: Cross, places: list[int]) -> None:
         """Add jobs to the batch of their key; `places` are theirs in `cross`."""
@@ -284,7 +283,7 @@ class Worker:
         self._attend_sources(jobs)
         self._attend_targets(jobs)
         scored = [job for job in jobs if job.entry.scores]
-        for alike in apart(scored, lambda job: ablates_decoder(job.entry)):
+        for alike in apart(scored, lambda job: job.ablates_decoder):
             self._score(alike)
         del self._decoded[: len(jobs)]
         for job in jobs:
@@ -301,7 +300,7 @@ class Worker:
         inputs = [np.array([*start, *target[:-1]]) for start, target in pairs]
         targets = [np.array([*start[1:], *target]) for start, target in pairs]
         crosses = [job.cross for job in jobs if job.cross]
-        gates = self._decoder_gates(entries) if ablates_decoder(entries[0]) else None
+        gates = self._decoder_gates(entries) if jobs[0].ablates_decoder else None
         log_probs = self._session.score(inputs, targets, crosses, gates)
         for job, start, each in zip(jobs, starts, log_probs, strict=True):
             job.answer.log_probs = each[len(start) - 1 :]
@@ -309,10 +308,10 @@ class Worker:
     def _attend_sources(self, jobs: list[Job]) -> None:
         """Write encoder attention; the hypotheses of a job share it."""
         wanted = [job for job in jobs if "encoder" in job.entry.selection.layers]
-        for alike in apart(wanted, lambda job: weighs_encoder(job.entry)):
+        for alike in apart(wanted, weighs_encoder):
             entries = [job.entry for job in alike]
             sources = [entry.source_ids for entry in entries]
-            gates = self._encoder_gates(entries) if weighs_encoder(entries[0]) else None
+            gates = self._encoder_gates(entries) if weighs_encoder(alike[0]) else None
             computed = self._session.encoder_attention(sources, gates)
             for job, attended in zip(alike, computed, strict=True):
                 picked = job.entry.selection.pick("encoder", measured(job.entry, attended))
@@ -380,9 +379,9 @@ def apart(items: Sequence[Item], gated: Callable[[Item], bool]) -> list[list[Ite
     return [each for each in (plain, others) if each]
 
 
-def weighs_encoder(entry: Entry) -> bool:
+def weighs_encoder(job: Job) -> bool:
     """Return whether the gated graph computes the encoder attention."""
-    return ablates_encoder(entry) or entry.selection.measure == "norm"
+    return job.ablates_encoder or job.entry.selection.measure == "norm"
 
 
 def measured(entry: Entry, attended: Attended) -> FloatArray:

@@ -128,6 +128,7 @@ class LazyGraph:
         self._open_session = open_session
         self._lock = RLock()  # the check runs the graph, on the thread that opened it
         self._session: ort.InferenceSession | None = None
+        self.checked: ort.InferenceSession | None = None  # the same, for which nobody need wait
         self._refusal: str | None = None
         self.check: Callable[[], str | None] | None = None  # returns what is wrong with the graph
 
@@ -150,6 +151,7 @@ class LazyGraph:
             if self._refusal:
                 self._session = None
                 raise PassFailed(self._refusal)
+            self.checked = session
             return session
 
 

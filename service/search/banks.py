@@ -136,14 +136,21 @@ class Banks:
                 self._would_end |= not rank
         # STEP 2: one of each bank in turn
         ranked = [*chain.from_iterable(rounds)]
+        if banks:
+            self._place_nearest(ranked, min(banks), room)
         taken = [lacking for lacking, _ in ranked[: self._beam_size]]
-        nearest = min(banks, default=0)
-        if banks and nearest not in taken and (self._would_end or min(taken) > room):
-            best = next(place for place, (lacking, _) in enumerate(ranked) if lacking == nearest)
-            ranked.insert(self._beam_size - 1, ranked.pop(best))
-            taken[-1] = nearest
         # STEP 3: endings count as if the bank without lack were a beam search of its own, of its
         # rows and of those that nothing takes
         rows = max(1, taken.count(0) + self._beam_size - len(taken))
         best_endings = (beam for rank, beam in endings if rank < rows)
         return (Beam(*beam) for beam in chain(best_endings, (beam for _, beam in ranked)))
+
+    def _place_nearest(
+        self, ranked: list[tuple[int, Continuation]], nearest: int, room: int
+    ) -> None:
+        """Give a continuation of the nearest bank one of the first W places, if it must have a row.
+        Each comes with what it lacks."""
+        taken = [lacking for lacking, _ in ranked[: self._beam_size]]
+        if nearest not in taken and (self._would_end or min(taken) > room):
+            best = next(place for place, (lacking, _) in enumerate(ranked) if lacking == nearest)
+            ranked.insert(self._beam_size - 1, ranked.pop(best))

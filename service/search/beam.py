@@ -14,6 +14,7 @@ from service.arrays import IntArray
 from service.search.banks import Banks, best_continuations
 from service.search.options import SearchOptions
 from service.search.protocol import (
+    ALTERNATIVE,
     DEAD,
     Alternatives,
     Beam,
@@ -25,6 +26,7 @@ from service.search.protocol import (
     Needed,
     Progress,
     Step,
+    stack,
 )
 from service.search.rules import Rules, entropy, rules_of
 
@@ -40,7 +42,7 @@ class BeamState:
     totals: list[float]  # (W,): of the beams at the present step
     banks: Banks | None  # while required phrases are missing
     steps: list[list[Beam]] = field(default_factory=list[list[Beam]])  # (T, W)
-    alternatives: list[list[Alternatives]] = field(default_factory=list[list[Alternatives]])
+    alternatives: list[Alternatives] = field(default_factory=list[Alternatives])  # T x (W, N)
     entropies: list[list[float]] = field(default_factory=list[list[float]])  # if asked for: (T, W)
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])  # <= W, best first
     is_over: bool = False
@@ -67,13 +69,14 @@ class BeamState:
             return self.banks.share(best, self._room, eos_ids)
         count += self.rules.most_ending
         found: list[Beam] = []
-        alternatives: list[Alternatives] = [[] for _ in self.totals]
+        alternatives = np.empty((len(self.totals), self.options.top_log_probs), ALTERNATIVE)
         for row, total in enumerate(self.totals):
             if total == DEAD:
                 continue
             of_row = candidates.of(first_row + row)
             allowed = self.rules.allowed(*of_row, self._token_ids(row), advancing[row])
-            alternatives[row] = allowed.best
+            if allowed.best is not None:
+                alternatives[row] = allowed.best
             pairs = allowed.most_probable(count, advancing[row])
             found += [Beam(total + log_prob, row, token, log_prob) for token, log_prob in pairs]
         self.alternatives.append(alternatives)
@@ -194,7 +197,7 @@ class BeamState:
                 log_probs,
                 reason,
                 penalty,
-                top_log_probs,
+                stack(top_log_probs),
                 self.forced,
                 unmet,
                 entropies,

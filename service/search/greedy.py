@@ -21,6 +21,7 @@ from service.search.protocol import (
     Progress,
     Step,
     TokenProgress,
+    stack,
 )
 from service.search.rules import Rules, entropy, rules_of
 from service.search.sampling import draw
@@ -51,7 +52,8 @@ class Sequence:
             return None
         random = self.random
         index = draw(allowed, self.options, random) if random else allowed.log_probs.argmax()
-        self.top_log_probs.append(allowed.best)
+        if allowed.best is not None:
+            self.top_log_probs.append(allowed.best)
         if self.options.entropies:
             self.entropies.append(entropy(candidates.of(row)[2]))
         return int(allowed.ids[index]), float(allowed.log_probs[index])
@@ -83,19 +85,18 @@ class Sequence:
     @property
     def hypothesis(self) -> Hypothesis:
         reason, penalty = self.finish_reason or "length", self.options.length_penalty
-        top = self.top_log_probs if self.options.top_log_probs else []
         return Hypothesis(
             self.token_ids,
             self.log_probs,
             reason,
             penalty,
-            top,
+            stack(self.top_log_probs),
             self.forced,
             entropies=self.entropies,
         )
 
-    def _alternatives(self, position: int) -> Alternatives:
-        return self.top_log_probs[position] if self.options.top_log_probs else []
+    def _alternatives(self, position: int) -> Alternatives | None:
+        return self.top_log_probs[position] if self.options.top_log_probs else None
 
 
 class GreedySearch:

@@ -9,12 +9,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from service.arrays import FloatArray, IntArray
 from service.search.options import SearchOptions
 
 FinishReason = Literal["eos", "length", "stop"]
 DEAD = -math.inf  # the total of a row that holds no beam
-Alternatives = list[tuple[int, float]]  # ids and log-probs, most probable first
+ALTERNATIVE = np.dtype([("id", np.int32), ("log_prob", np.float32)])
+# Of ALTERNATIVE, most probable first; impossible ones have the log-prob DEAD. Tuples would take ten
+# times the memory.
+Alternatives = NDArray[np.void]
 Detokenize = Callable[[Sequence[int]], str]
 
 
@@ -47,9 +53,9 @@ class Hypothesis(NamedTuple):
     """A finished target: every generated id, eos included, and the log-prob of each. A tuple, since
     every answer holds some: a frozen dataclass takes Python to pickle and to unpickle.
 
-    `top_log_probs` holds the alternatives at each position, and `entropies` the entropy of the
-    model's distribution in nats, if the request asked for them. `forced` is the number of start ids
-    that count in the length. `unmet` are the numbers of the required items that it lacks.
+    `top_log_probs` holds the alternatives (T, N) at each position, and `entropies` the entropy of
+    the model's distribution in nats, if the request asked for them. `forced` is the number of start
+    ids that count in the length. `unmet` are the numbers of the required items that it lacks.
     Of `drafted` tokens that were proposed by a draft, `accepted` were those of the target.
     """
 
@@ -57,7 +63,7 @@ class Hypothesis(NamedTuple):
     log_probs: list[float]
     finish_reason: FinishReason
     length_penalty: float = 1.0
-    top_log_probs: Sequence[Alternatives] = ()
+    top_log_probs: Alternatives | None = None
     forced: int = 0
     unmet: tuple[int, ...] = ()
     entropies: Sequence[float] = ()
@@ -77,7 +83,7 @@ class TokenProgress(NamedTuple):
     hypothesis: int
     token_id: int
     log_prob: float
-    top_log_probs: Alternatives
+    top_log_probs: Alternatives | None  # (N,)
 
 
 class BeamProgress(NamedTuple):
@@ -94,7 +100,13 @@ def progress_size(progress: Progress) -> int:
     """Tokens and alternatives that this progress holds."""
     if isinstance(progress, BeamProgress):
         return sum(map(len, progress))
-    return sum(1 + len(event.top_log_probs) for event in progress)
+    tops = (event.top_log_probs for event in progress if event.top_log_probs is not None)
+    return len(progress) + sum(map(len, tops))
+
+
+def stack(alternatives: Sequence[Alternatives]) -> Alternatives | None:
+    """Return the alternatives (N,) of each position as (T, N); None if there are none."""
+    return np.stack(alternatives) if alternatives else None
 
 
 class Needed(NamedTuple):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from service.arrays import FloatArray, IntArray
 from service.search.options import SearchOptions
 from service.search.phrases import Phrases
-from service.search.protocol import DEAD, Alternatives, Detokenize
+from service.search.protocol import ALTERNATIVE, DEAD, Alternatives, Detokenize
 from service.search.sequences import Sequences, following, ngrams, repeating, suppressed, trie_of
 
 ENDING_TEXTS = 64  # of a row's best tokens, how many may complete stop texts at the same step
@@ -23,15 +23,17 @@ MOST_CANDIDATES = 128  # candidates of a row; a row that needs more reads all lo
 
 
 class Allowed(NamedTuple):
-    """Tokens that may come next, and the most probable of all, allowed or not."""
+    """Tokens that may come next, and the most probable of all, allowed or not, if the request asked
+    for them."""
 
     log_probs: FloatArray  # (N,)
     ids: IntArray  # (N,)
-    best: Alternatives
+    best: Alternatives | None  # (N,)
     is_ranked: bool = False  # whether they come best first, then those of `needed`
 
-    def most_probable(self, count: int, needed: Sequence[int] = ()) -> Alternatives:
-        """Return the `count` most probable tokens, and all those of `needed` that are allowed."""
+    def most_probable(self, count: int, needed: Sequence[int] = ()) -> list[tuple[int, float]]:
+        """Return the `count` most probable tokens with their log-probs, and all those of `needed`
+        that are allowed."""
         if self.is_ranked:
             read = slice(None if needed else count)
             pairs = [*zip(self.ids[read].tolist(), self.log_probs[read].tolist(), strict=True)]
@@ -156,9 +158,9 @@ class Rules:
             log_probs, ids = with_tokens(log_probs[:count], ids[:count], logits, needed)  # (N,)
             if self._penalizes:
                 log_probs = self._penalize(log_probs, history, ids)  # (N,)
-        best: Alternatives = []
+        best = None
         if options.top_log_probs:
-            best = most_probable(log_probs, ids, options.top_log_probs)
+            best = find_alternatives(log_probs, ids, options.top_log_probs)
         if options.allowed_targets:
             ids = np.array(following(self._trie, generated), np.int64)  # (N,)
             log_probs = log_probs[ids]  # (N,)
@@ -286,7 +288,17 @@ def places_of(tokens: Collection[int], ids: IntArray | None) -> IntArray:
     return np.array([*tokens], np.int64) if ids is None else np.flatnonzero(are_in(tokens, ids))
 
 
-def most_probable(log_probs: FloatArray, ids: IntArray, count: int) -> Alternatives:
+def find_alternatives(log_probs: FloatArray, ids: IntArray, count: int) -> Alternatives:
+    """Return the `count` most probable tokens (N,), of which those that are not on the shortlist of
+    the source are impossible."""
+    order = best_first(log_probs, count)
+    best = np.zeros(count, ALTERNATIVE)
+    best["log_prob"] = DEAD
+    best["id"][: len(order)], best["log_prob"][: len(order)] = ids[order], log_probs[order]
+    return best
+
+
+def most_probable(log_probs: FloatArray, ids: IntArray, count: int) -> list[tuple[int, float]]:
     """Return fewer if the others are impossible: they are not on the shortlist of the source."""
     order = best_first(log_probs, count)
     order = order[log_probs[order] > DEAD]

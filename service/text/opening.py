@@ -9,8 +9,7 @@ from service.bundle.languages import fill
 from service.bundle.manifest import Bundle
 from service.errors import StartupError
 from service.text.compose import with_compose
-from service.text.reader import LibraryError, call
-from service.text.tokenizer import Tokenizer
+from service.text.tokenizer import LibraryError, Tokenizer, call
 
 
 def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:

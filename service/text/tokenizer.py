@@ -1,18 +1,21 @@
 """Turn text into token ids and back, with the offsets of every token in the text."""
 
+import codecs
+import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import copy
 from functools import cache, lru_cache, partial
+from typing import TypeVar
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
+from tokenizers.decoders import DecodeStream
 
-from service.errors import Fault, Invalid, TooLarge, shorten
+from service.errors import Fault, Invalid, PassFailed, TooLarge, shorten, shorten_line
 from service.text.compose import takes_long
-from service.text.reader import REPLACEMENT, LibraryError, Reader, call, write_text
-from service.text.tokens import Token, Tokens
+from service.text.tokens import Token, Tokens, close_gaps, visible
 from service.text.unknown import WORDS, advise, unknown_fault
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
@@ -23,11 +26,21 @@ VISIBLE = "LNPS"  # categories of Unicode: letters, numbers, punctuation, symbol
 LIGATURE, LONGEST_LIGATURE = "\ufdfa", 18  # and how many characters Unicode makes of it
 NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 NO_CODES: Mapping[str, Sequence[int]] = {}
+INVALID = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as Python decodes them
+ANY_LETTER = "a"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+LONGEST_REASON = 200  # characters quoted from an error of the library
 NO_TOKEN = "holds no token; send a text with at least one"
 # Characters of a text that is tokenized at once. A longer one is passed to the library as a batch,
 # during which the library does not hold the interpreter's lock: it would for milliseconds.
 SHORT = 1 << 8
 KEPT_NAMES = 1 << 14  # names of tokens that are not asked of the library again
+
+Returned = TypeVar("Returned")
+
+
+class LibraryError(Exception):
+    """An error of the library of tokenizers, in one short line."""
 
 
 class Tokenizer:
@@ -58,12 +71,7 @@ class Tokenizer:
         self._composes = composes
         self._size = size or library.get_vocab_size()
         self._generated = generated
-
-        @lru_cache(KEPT_NAMES)
-        def name(token_id: int) -> str:
-            return visible(library.id_to_token(token_id) or "")
-
-        self.name = name
+        self.name: Callable[[int], str] = lru_cache(KEPT_NAMES)(partial(name_of, library))
         self._forbidden = frozenset(forbidden)
         self._forbidden_ids = {} if generated else dict(forbidden)
         self._special_ids = {
@@ -71,10 +79,7 @@ class Tokenizer:
         }
         # Made once: phrases are tried behind signs, most of which a vocabulary may lack
         self._advice = cache(partial(advise, library, self._special_ids))
-        byte_ids = [library.token_to_id(name) for name in BYTES]
-        self._bytes: dict[int, bytes] = {}
-        if None not in byte_ids:
-            self._bytes = {i: bytes([byte]) for byte, i in enumerate(byte_ids) if i is not None}
+        self._bytes = bytes_of(library)
         self._unknown = unknown_ids(library) - self._bytes.keys()
         self._prefix: list[Token] = []
         self._suffix: list[Token] = []
@@ -283,6 +288,82 @@ class Tokenizer:
         return TooLarge.at(pointer, f"has {size}; the limit is {self._limit} tokens: shorten it")
 
 
+class Reader:
+    """Takes ids one after the other and returns what each adds to the text. A character that needs
+    several ids comes whole, with the last of them. Raises PassFailed if the library fails."""
+
+    def __init__(
+        self, library: Library, special_ids: Set[int], byte_of: Mapping[int, bytes]
+    ) -> None:
+        """`byte_of` has the bytes of the ids that stand for one each, if a vocabulary has them."""
+        self._library = library
+        self._special_ids = special_ids
+        self._bytes = byte_of
+        self._step = DecodeStream(skip_special_tokens=True).step
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._read: list[int] = []  # without special ids
+        self._pieces: list[str] = []  # of these
+
+    def __call__(self, token_id: int) -> str:
+        if token_id in self._special_ids:
+            return ""
+        if self._bytes:
+            return self._add_to_bytes(token_id)
+        self._read.append(token_id)
+        self._pieces.append(write_text(lambda: self._step(self._library, token_id) or ""))
+        return self._pieces[-1]
+
+    def rest(self) -> str:
+        """Return what the text ends with, if no id follows: a character that is incomplete."""
+        if self._bytes:
+            return self._cut_bytes()
+        return rest_of(self._library, self._read, self._pieces)
+
+    def _add_to_bytes(self, token_id: int) -> str:
+        if byte := self._bytes.get(token_id):
+            # With each byte the library decodes all bytes before it again, and raises an error if
+            # their text changes. It gets a letter in their place: the text goes on.
+            letter = next(i for i, each in self._bytes.items() if each == ANY_LETTER.encode())
+            before = (self._write(letter) or ANY_LETTER).removesuffix(ANY_LETTER)
+            return before + INVALID.sub(REPLACEMENT, self._utf8.decode(byte))
+        return self._cut_bytes() + self._write(token_id)
+
+    def _cut_bytes(self) -> str:
+        return INVALID.sub(REPLACEMENT, self._utf8.decode(b"", final=True))
+
+    def _write(self, token_id: int) -> str:
+        return write_text(lambda: self._step(self._library, token_id) or "")
+
+
+def rest_of(library: Library, ids: Sequence[int], pieces: Sequence[str]) -> str:
+    """Return what the library writes at the end of ids, beyond the pieces of its stream. This holds
+    a character back until it is complete, and never gives one that stays incomplete."""
+    if not pieces or pieces[-1]:
+        return ""
+    text, sent = write_text(lambda: library.decode([*ids])), "".join(pieces)
+    return text[len(sent) :] if text.startswith(sent) and text.endswith(REPLACEMENT) else ""
+
+
+def call(work: Callable[[], Returned]) -> Returned:
+    """Return what the library returns. Raise LibraryError for all its errors: they have no class of
+    their own. A panic, such as for a pattern that takes too long on a text, does not even derive
+    from Exception: nobody else would catch it."""
+    try:
+        return work()
+    except (KeyboardInterrupt, MemoryError, SystemExit):
+        raise
+    except BaseException as error:
+        raise LibraryError(shorten_line(str(error), LONGEST_REASON)) from error
+
+
+def write_text(work: Callable[[], Returned]) -> Returned:
+    """Return what the library makes of ids. Raise PassFailed if it fails."""
+    try:
+        return call(work)
+    except LibraryError as error:
+        raise PassFailed(f"the tokenizer cannot write these ids as text: {error}") from error
+
+
 def check_unicode(text: str, pointer: str) -> None:
     """Raise Invalid for half a surrogate pair, which JSON can escape but no tokenizer can read."""
     try:
@@ -292,6 +373,19 @@ def check_unicode(text: str, pointer: str) -> None:
         raise Invalid.at(pointer, f"{detail}: remove it") from error
 
 
+def name_of(library: Library, token_id: int) -> str:
+    """Return a token as it is shown; an empty text for an id that the library lacks."""
+    return visible(library.id_to_token(token_id) or "")
+
+
+def bytes_of(library: Library) -> dict[int, bytes]:
+    """Return the ids that stand for one byte each; none if a byte has no id."""
+    ids = [library.token_to_id(name) for name in BYTES]
+    if None in ids:
+        return {}
+    return {i: bytes([byte]) for byte, i in enumerate(ids) if i is not None}
+
+
 def unknown_ids(library: Library) -> set[int]:
     """Return the ids of a character that no vocabulary has; none if the library cannot read it."""
     with suppress(LibraryError):
@@ -299,34 +393,6 @@ def unknown_ids(library: Library) -> set[int]:
     return set()
 
 
-def visible(name: str) -> str:
-    """Return a token's name without the space at its end that keeps texts from reaching it."""
-    return name.removesuffix(" ") or name
-
-
 def has_letters(text: str) -> bool:
     """Return whether a text has a letter or a digit."""
     return any(map(str.isalnum, text))
-
-
-def close_gaps(text: str, encoding: Encoding) -> list[Token]:
-    """Give every character but spaces to one token, whatever a normalizer made of it.
-
-    A token begins where the one before it ended, after spaces, and ends before the characters that
-    it shares with the next one. A token that shares all its characters, such as a normalizer's
-    first space, gets none.
-    """
-    stops: list[int] = []
-    shared = len(text)
-    for start, end in reversed(encoding.offsets):
-        stops.append(min(end, shared) if shared > start else 0)
-        shared = min(shared, start)
-    stops[0] = max(stops[0], len(text.rstrip()))
-    closed: list[Token] = []
-    end = 0
-    for name, token_id, stop in zip(encoding.tokens, encoding.ids, reversed(stops), strict=True):
-        part = text[end:stop]
-        word = part.lstrip() or part  # a space that joins words belongs to neither
-        end = max(end, stop)
-        closed.append(Token(visible(name), token_id, end - len(word), end))
-    return closed

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tokenizers import Encoding
+
 
 @dataclass(slots=True)  # not frozen, which would take three times as long to make
 class Token:
@@ -57,3 +59,31 @@ class Tokens:
 
         moved = self.start + by
         return Tokens(self.text, self.ids, lambda: list(map(shifted, self.tokens)), moved)
+
+
+def visible(name: str) -> str:
+    """Return a token's name without the space at its end that keeps texts from reaching it."""
+    return name.removesuffix(" ") or name
+
+
+def close_gaps(text: str, encoding: Encoding) -> list[Token]:
+    """Give every character but spaces to one token, whatever a normalizer made of it.
+
+    A token begins where the one before it ended, after spaces, and ends before the characters that
+    it shares with the next one. A token that shares all its characters, such as a normalizer's
+    first space, gets none.
+    """
+    stops: list[int] = []
+    shared = len(text)
+    for start, end in reversed(encoding.offsets):
+        stops.append(min(end, shared) if shared > start else 0)
+        shared = min(shared, start)
+    stops[0] = max(stops[0], len(text.rstrip()))
+    closed: list[Token] = []
+    end = 0
+    for name, token_id, stop in zip(encoding.tokens, encoding.ids, reversed(stops), strict=True):
+        part = text[end:stop]
+        word = part.lstrip() or part  # a space that joins words belongs to neither
+        end = max(end, stop)
+        closed.append(Token(visible(name), token_id, end - len(word), end))
+    return closed

@@ -109,6 +109,9 @@ def read_config(
         raise unsupported(checkpoint, "pad_token_id", "an id: positions are counted from it")
     if not any(stored_positions(checkpoint, kind.table, side) for side in ("encoder", "decoder")):
         longest = min(longest, MOST_COMPUTED)
+    num_heads = common(checkpoint, "encoder_attention_heads", "decoder_attention_heads")
+    if d_model % num_heads:
+        raise unsupported(checkpoint, "encoder_attention_heads", f"a divisor of d_model, {d_model}")
     function = checkpoint.config.get("activation_function") or kind.activation
     sizes = len(reader.state[SOURCE_WEIGHT]), len(reader.state["generator.bias"])
     return TransformerConfig(
@@ -116,7 +119,7 @@ def read_config(
         target_vocab_size=sizes[1],
         d_model=d_model,
         d_ff=common(checkpoint, "encoder_ffn_dim", "decoder_ffn_dim"),
-        num_heads=common(checkpoint, "encoder_attention_heads", "decoder_attention_heads"),
+        num_heads=num_heads,
         num_encoder_layers=number(checkpoint, "encoder_layers"),
         num_decoder_layers=number(checkpoint, "decoder_layers"),
         norm_first=kind.norm_first,

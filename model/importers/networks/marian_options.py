@@ -96,13 +96,16 @@ def read_options(checkpoint: Checkpoint) -> MarianOptions:
     all_tied, sources_tied, output_tied = (
         options.flag(f"tied-embeddings{ending}") for ending in ("-all", "-src", "")
     )
+    d_model, num_heads = options.size("dim-emb"), options.size("transformer-heads")
+    if d_model % num_heads:
+        raise options.refuse("transformer-heads", f"a divisor of dim-emb, {d_model}")
     function = options.one_of("transformer-ffn-activation", "swish", ACTIVATIONS)
     approximates = function == "gelu" and options.version <= SWISH_GELU
     return MarianOptions(
         vocab_sizes=sizes,
-        d_model=options.size("dim-emb"),
+        d_model=d_model,
         d_ff=d_ff,
-        num_heads=options.size("transformer-heads"),
+        num_heads=num_heads,
         num_encoder_layers=options.size("enc-depth"),
         num_decoder_layers=options.size("dec-depth"),
         norm_first=options.norm_first(),

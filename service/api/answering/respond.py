@@ -11,7 +11,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.responses import Response, StreamingResponse
 
 from service.api.reading.answer_size import held_nbytes
-from service.api.reading.call import Call, compute
+from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.errors import HeedError
 from service.formats.html import export_policy
@@ -146,7 +146,7 @@ async def write_pieces(
             return Later(pieces, held_nbytes(4 * others) + arrays + 2 * LEAST_PIECE)
         return [*pieces]
 
-    written = await (call.compute_limited(work) if slow or large else compute(work, size))
+    written = await (call.compute_limited(work) if slow or large else call.compute(work, size))
     call.record.end_stage("serialize", started)
     return written
 

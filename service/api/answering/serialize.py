@@ -15,7 +15,7 @@ from service.api.answering.aligned import Aligned
 from service.api.reading.texts import Sources, Text
 from service.attention import AttentionKind, align_texts
 from service.formats.json import Document
-from service.search.protocol import Alternatives, Hypothesis
+from service.search.protocol import DEAD, Alternatives, Hypothesis
 from service.serving.model import Model
 from service.text.markup.document import Translated
 from service.text.sentences import Span, replace
@@ -69,7 +69,7 @@ def write_hypothesis(
         written["unmet"] = [entry.search.required[i].asked for i in hypothesis.unmet]
     if entry.search and entry.search.draft:
         written |= {"drafted": hypothesis.drafted, "accepted": hypothesis.accepted}
-    if hypothesis.top_log_probs:
+    if hypothesis.top_log_probs is not None:
         tops = [write_alternatives(model, each) for each in hypothesis.top_log_probs]
         # Write JSON at once: objects take five times the memory, and there may be a million.
         text = orjson.dumps(tops, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -167,10 +167,11 @@ def join_unmet(unmet: Iterable[list[Any]]) -> dict[str, Any]:
 
 
 def write_alternatives(model: Model, alternatives: Alternatives) -> list[dict[str, Any]]:
-    log_probs = np.array([log_prob for _, log_prob in alternatives], np.float32)
+    ids, log_probs = alternatives["id"].tolist(), alternatives["log_prob"]
     return [
         {"token": model.target.name(i), "id": i, "log_prob": log_prob}
-        for (i, _), log_prob in zip(alternatives, log_probs, strict=True)
+        for i, log_prob in zip(ids, log_probs, strict=True)
+        if log_prob > DEAD
     ]
 
 

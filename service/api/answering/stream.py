@@ -20,7 +20,7 @@ from service.formats.json import Document, to_json, to_json_pieces
 from service.http.messages.problems import problem
 from service.search.protocol import BeamProgress, Progress, TokenProgress, progress_size
 from service.serving.model import Model
-from service.text.reader import Reader
+from service.text.tokenizer import Reader
 from service.wire import Answer, Entry
 
 EVENT_STREAM = "text/event-stream"
@@ -232,6 +232,6 @@ class EventWriter:
             "token_id": event.token_id,
             "log_prob": np.float32(event.log_prob),
         }
-        if event.top_log_probs:
+        if event.top_log_probs is not None:
             token["top_log_probs"] = write_alternatives(self._model, event.top_log_probs)
         return token

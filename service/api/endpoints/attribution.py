@@ -14,7 +14,7 @@ from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.respond import Computed, negotiate_format, respond, write_partial
 from service.api.answering.serialize import read_target
 from service.api.reading.answer_size import check_attribution, check_rows
-from service.api.reading.call import Call, compute
+from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
 from service.api.reading.requests import Searching
@@ -128,7 +128,7 @@ async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
         searches = await read_searches(call, body, model, search, asked.sources, faults)
         faults.raise_all(count_texts(body.source))
     size = sum(map(len, asked.sources))
-    pairs = await compute(lambda: make_pairs(asked, body.unit, heads), size)
+    pairs = await call.compute_reading(lambda: make_pairs(asked, body.unit, heads), size)
     if body.contrast is not None:
         pairs = refuse_same(pairs, TextField("/contrast", body.contrast, model.target), faults)
         faults.raise_all(count_texts(body.source))
@@ -281,5 +281,5 @@ async def score_rows(
     """Return the answers to all rows, in the order of `make_rows`."""
     size = sum(pair.rows * len(pair.source) for pair in pairs.values())
     make = partial(make_rows, pairs, model.replacement, language)
-    entries, results = await compute(make, size)
+    entries, results = await call.compute_reading(make, size)
     return await call.submit_in_parts(model, entries, faults, results)

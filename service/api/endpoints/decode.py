@@ -43,13 +43,12 @@ from service.api.reading.texts import (
     read_languages,
     read_sources,
 )
-from service.attention import NO_ATTENTION, Selection
+from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Overloaded, PassFailed
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 from service.search.options import SearchOptions
 from service.serving.model import Model
-from service.settings.settings import Settings
 from service.text.tokens import Tokens
 from service.wire import Answer, Entry
 
@@ -163,10 +162,15 @@ async def prepare(
     if body.draft is not None:
         sources, searches = await read_drafts(call, body, model, search, sources, faults)
     faults.raise_all(count_texts(body.source))
-    aligns = sources_to_align(body, model, sources)
-    await call.hold(
-        check_answer(call.settings, body, model, search, selection, sources.tokens, any(aligns))
+    every = not body.source_final or body.replace_unknown or (body.words and can_align(model))
+    aligns = [True] * len(sources.tokens) if every else sources.marked
+    limit = call.settings.max_answer_bytes
+    nbytes = check_decoded(
+        limit, model, search, body.attention, selection, sources.tokens, any(aligns)
     )
+    if body.words:
+        nbytes += check_words(body.source_share, call.settings, search, sources.tokens)
+    await call.hold(nbytes)
     entry = partial(
         Entry,
         selection=selection,
@@ -178,12 +182,7 @@ async def prepare(
         entry(np.array(source.ids), each, aligns=aligned or selection.alignment == "model")
         for source, each, aligned in zip(sources.tokens, searches, aligns, strict=True)
     ]
-
-    def write(answers: Sequence[Answer]) -> Document:
-        asked = zip(entries, sources.tokens, answers, strict=True)
-        write_valid = partial(write_answer, body, model, sources, faults)
-        return write_partial(call, faults, sources.results, asked, write_valid)
-
+    write = partial(write_answers, call, body, model, entries, sources, faults)
     occlude = partial(add_occluded, call, model, entries, sources, faults)
     complete = occlude if body.source_share else None
     return Prepared(model, entries, sources, write, faults, complete)
@@ -204,28 +203,19 @@ def check_fields(
         check_growing(body, model, faults)
 
 
-def sources_to_align(body: DecodeRequest, model: Model, sources: Sources) -> list[bool]:
-    """Return whether each source is to be aligned with its target."""
-    every = not body.source_final or body.replace_unknown or (body.words and can_align(model))
-    return [True] * len(sources.tokens) if every else sources.marked
-
-
-def check_answer(
-    settings: Settings,
+def write_answers(
+    call: Call,
     body: DecodeRequest,
     model: Model,
-    search: SearchOptions,
-    selection: Selection,
-    sources: Sequence[Tokens],
-    aligns: bool,
-) -> int:
-    """Return the bytes that the answer may take in this process. Raise TooLarge if it could exceed
-    the limit."""
-    limit = settings.max_answer_bytes
-    nbytes = check_decoded(limit, model, search, body.attention, selection, sources, aligns)
-    if body.words:
-        nbytes += check_words(body.source_share, settings, search, sources)
-    return nbytes
+    entries: Sequence[Entry],
+    sources: Sources,
+    faults: Faults,
+    answers: Sequence[Answer],
+) -> Document:
+    """Return the answer, with a problem in the place of each source that has failed."""
+    asked = zip(entries, sources.tokens, answers, strict=True)
+    write_valid = partial(write_answer, body, model, sources, faults)
+    return write_partial(call, faults, sources.results, asked, write_valid)
 
 
 def write_answer(

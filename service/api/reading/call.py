@@ -46,9 +46,9 @@ from service.settings.settings import Settings
 from service.wire import NO_REST, Answer, Entry, Rest
 
 LITTLE = 64  # characters to read or tokens to write: quicker than waking a thread
-SMALL = 1 << 11  # bytes, characters or ids to read: some milliseconds at most
+SMALL = 1 << 11  # bytes, characters, ids or numbers: some milliseconds at most
 LARGE = 1 << 16  # the same: above it few may wait, since they hold much memory
-CLASSES = (SMALL, LARGE)  # largest sizes of two classes of reading; a third has all above
+CLASSES = (SMALL, LARGE)  # largest sizes of two classes of work; a third has all above
 AT_ONCE = 128  # entries of a part: where a request is refused, they were sent for nothing
 MOST_WAITING = 32  # requests that hold large bodies in memory while they wait for a core
 
@@ -73,7 +73,7 @@ class Service:
     keys: Keys | None
     admin: Keys | None
     mechanisms: Mechanisms = field(init=False)  # opened with the models
-    reading: list[CapacityLimiter] = field(default_factory=one_of_each_class)
+    classes: list[CapacityLimiter] = field(default_factory=one_of_each_class)
     # One thread writes events: it holds the interpreter's lock, which the event loop needs too
     events: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
@@ -115,19 +115,22 @@ class Call(Request):
         self._terms.at_end.append(end)
 
     async def compute_reading(self, work: Callable[[], Result], size: int) -> Result:
-        """Run `work`, which reads `size` bytes, characters or ids: inline up to LITTLE, else in a
-        thread. Each of the CLASSES has one such thread at a time.
+        """Run `work` as `compute` does. Also raise Overloaded if `size` exceeds LARGE and
+        MOST_WAITING such requests wait already."""
+        if size > LARGE:
+            check_line(self.service.classes[-1])
+        return await self.compute(work, size)
+
+    async def compute(self, work: Callable[[], Result], size: int) -> Result:
+        """Run `work`, which reads or writes `size` bytes, characters, ids or numbers: inline up to
+        LITTLE, else in a thread. Each of the CLASSES has one such thread at a time.
 
         Most of this work holds the interpreter's lock: several threads would be no faster, and
-        would keep the lock from the event loop. Raise Overloaded if `size` exceeds LARGE and
-        MOST_WAITING such requests wait already, and the errors of `wait_for` while waiting.
+        would keep the lock from the event loop. Raise the errors of `wait_for` while waiting.
         """
         if size <= LITTLE:
             return work()
-        limiter = self.service.reading[bisect_left(CLASSES, size)]
-        if size > LARGE:
-            check_line(limiter)
-        return await self._limited(limiter, work)
+        return await self._limited(self.service.classes[bisect_left(CLASSES, size)], work)
 
     async def compute_limited(self, work: Callable[[], Result]) -> Result:
         """Run `work` in a thread, with at most settings.cores of these at once in the process.

@@ -120,7 +120,8 @@ def require(body: Searching, search: SearchOptions, items: Sequence[Item]) -> Se
     required = tuple(dict.fromkeys([*search.required, *items]))
     if len(required) > MOST_ITEMS:
         raise too_many(len(required))
-    return replace(search, required=required, beam_size=beams_of(body, search.beam_size))
+    least = BEAMS if body.beam_size is None else 1
+    return replace(search, required=required, beam_size=max(search.beam_size, least))
 
 
 def check_one_end(items: Sequence[Item], pointer: str, model: Model) -> None:
@@ -152,11 +153,6 @@ def too_many(count: int) -> TooLarge:
         f"and required ask for {count} phrases in one source and the limit is {MOST_ITEMS}: send"
         ' shorter sources, or "split": "sentences"',
     )
-
-
-def beams_of(body: Searching, beam_size: int) -> int:
-    """Return the beam size of a search with phrases: that of the request, or at least BEAMS."""
-    return max(beam_size, BEAMS) if body.beam_size is None else beam_size
 
 
 def alternatives(asked: Asked) -> Sequence[str]:

@@ -11,7 +11,7 @@ from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.requests import LanguageRequest, Searching
 from service.api.reading.required import (
-    beams_of,
+    BEAMS,
     check_required,
     glossary_size,
     phrases_size,
@@ -95,9 +95,7 @@ def read_search_options(
 ) -> SearchOptions:
     manifest, own = model.manifest, model.manifest.decoding
     vocabulary_size = manifest.config.target_vocab_size
-    beam_size = given(body.beam_size, 1 if body.temperature else own.beam_size)
-    if body.required and not body.temperature:
-        beam_size = beams_of(body, beam_size)
+    beam_size = read_beam_size(body, own)
     check_sampling(body, num_hypotheses, beam_size, faults)
     if body.required or body.glossary:
         check_required(body, faults)
@@ -131,6 +129,15 @@ def read_search_options(
     if not body.required:
         return search
     return replace(search, required=read_required(body.required, model, search, faults))
+
+
+def read_beam_size(body: Searching, own: Decoding) -> int:
+    """Return the beam size of the request or the model; to find phrases, the model's is raised."""
+    if body.beam_size is not None:
+        return body.beam_size
+    if body.temperature:
+        return 1
+    return max(own.beam_size, BEAMS) if body.required else own.beam_size
 
 
 def inherit(body: Searching, own: Decoding) -> dict[str, Any]:

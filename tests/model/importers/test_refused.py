@@ -81,6 +81,10 @@ WEIGHT = "model.encoder.layers.0.fc1.weight"
             lambda f: edit(f, model_type="IndicTrans", auto_map={"AutoConfig": "x.Y"}),
             "is IndicTrans2, which Heed does not convert: its IndicProcessor, outside of the",
         ),
+        (
+            lambda f: edit(f, encoder_attention_heads=3, decoder_attention_heads=3),
+            "config.json has encoder_attention_heads 3; expected a divisor of d_model, 32",
+        ),
         (lambda f: edit(f, decoder_ffn_dim=64), "encoder_ffn_dim 48 and decoder_ffn_dim 64"),
         (
             lambda f: edit(f, model_type="llama", architectures=["LlamaForCausalLM"]),

@@ -45,6 +45,15 @@ def copy_of(tiny, folder, name, **changes):
     return bundle
 
 
+@pytest.fixture(scope="package")
+def needs_none(tiny, tmp_path_factory):
+    """A bundle that lists source languages without ids, as SMaLL-100, whose sources begin with the
+    language of the target."""
+    languages = {"source": {"en": [], "fr": []}, "target": {"en": [8], "fr": [7]}}
+    changes = {"source_prefix": ["target_language"], "languages": languages}
+    return copy_of(tiny, tmp_path_factory.mktemp("needs none"), "needs-none", **changes)
+
+
 @pytest.fixture(scope="session")
 def document(client):
     return client.get("/openapi.json").json()

@@ -31,7 +31,7 @@ SIZES = (LARGE, LARGE, LARGE + 1)
 
 def new_call():
     """Return a call whose client stays."""
-    service = SimpleNamespace(settings=Settings(), reading=one_of_each_class())
+    service = SimpleNamespace(settings=Settings(), classes=one_of_each_class())
     state = {"record": Record(), "request_id": "mine", "terms": Terms()}
     app = SimpleNamespace(state=SimpleNamespace(service=service))
     return Call({"type": "http", "app": app, "state": state}, asyncio.Event().wait)
@@ -45,8 +45,10 @@ def test_only_large_work_leaves_the_thread_of_the_event_loop():
     assert little == threading.get_ident() != much
 
 
+@pytest.mark.parametrize("reads", [1.0, 0.5, 0.0])
 @pytest.mark.parametrize("size", [LITTLE + 1, SMALL, SMALL + 1, LARGE, LARGE + 1])
-def test_reading_is_done_one_at_a_time_of_each_class(size):
+def test_reading_and_writing_are_done_one_at_a_time_of_each_class(size, reads):
+    """Too much may wait to be read, but never to be written: that is computed already."""
     inside = most = 0
 
     def work():
@@ -59,18 +61,20 @@ def test_reading_is_done_one_at_a_time_of_each_class(size):
 
     async def run():
         call = new_call()
-        reads: list[asyncio.Future[int]] = []
-        for _ in range(MOST_WAITING + 2):
-            reads.append(asyncio.ensure_future(call.compute_reading(work, size)))
+        works: list[asyncio.Future[int]] = []
+        for place in range(MOST_WAITING + 4):
+            is_read = place % 2 < 2 * reads
+            compute_work = call.compute_reading if is_read else call.compute
+            works.append(asyncio.ensure_future(compute_work(work, size)))
             await asyncio.sleep(0)  # it begins to wait before the next one comes
             await asyncio.sleep(0)
-        return await asyncio.gather(*reads, return_exceptions=True)
+        return await asyncio.gather(*works, return_exceptions=True)
 
     outcomes = asyncio.run(run())
     assert threading.get_ident() not in outcomes
     assert most == 1
     refused = [each for each in outcomes if isinstance(each, Overloaded)]
-    assert bool(refused) is (size > LARGE)
+    assert bool(refused) is (size > LARGE and reads > 0)
 
 
 def test_a_small_text_does_not_wait_for_large_ones():

@@ -114,6 +114,16 @@ def test_a_detected_language_translates_as_if_it_were_given(http, fields):
         assert 0 < each["confidence"] <= 100
 
 
+def test_a_language_is_detected_although_the_model_does_not_need_it(needs_none):
+    with opened(needs_none, protocols="libretranslate") as client:
+        translate = sender(client, q="one two three", target="fr")
+        status, document = translate("/translate", source="auto")
+        detected = document.pop("detectedLanguage")
+        assert (status, document) == translate("/translate", source="en")
+    assert (status, detected["language"]) == (200, "en")
+    assert detected["confidence"] > 0
+
+
 def test_only_languages_that_lead_to_the_target_are_detected(tiny, tmp_path):
     """`red` might be English or Spanish."""
     pairs = {"one": ("es", "fr"), "other": ("en", "de")}

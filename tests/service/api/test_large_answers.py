@@ -1,8 +1,12 @@
-"""The JSON of a large answer is made while its client reads it."""
+"""The JSON of a large answer is made while its client reads it, and others are written one at a
+time."""
 
 import asyncio
 import threading
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -84,6 +88,37 @@ def test_a_large_answer_is_compressed_as_others_are(large):
     usual, streamed = large("/v1/attention", body, **{"Accept-Encoding": "gzip"})
     assert streamed.headers["content-encoding"] == "gzip"
     assert streamed.content == usual.content
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("decode", "write_decoded"),
+        ("attribution", "make_pairs"),
+        ("attribution", "make_rows"),
+        ("attribution", "write_attribution"),
+    ],
+)
+def test_one_thread_at_a_time_keeps_the_event_loop_waiting(client, monkeypatch, path, name):
+    """However many requests come at once: all that is not left to the engine."""
+    endpoint = import_module(f"service.api.endpoints.{path}")
+    work, inside, most = getattr(endpoint, name), [], []
+
+    def counted(*args):
+        inside.append(threading.get_ident())
+        most.append(len(inside))
+        time.sleep(0.02)
+        inside.pop()
+        return work(*args)
+
+    def ask(_):
+        body = {"model": "g2p-en", "source": ["through"] * 10}
+        return client.post(f"/v1/{path}", json=body).status_code
+
+    monkeypatch.setattr(endpoint, name, counted)
+    with ThreadPoolExecutor(6) as pool:
+        assert [*pool.map(ask, range(6))] == [200] * 6
+    assert most == [1] * 6
 
 
 def test_a_piece_is_made_when_those_before_it_are_read():

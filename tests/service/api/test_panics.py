@@ -55,7 +55,7 @@ def check(client, path, body, status, code):
     state = client.app.state.service
     model = state.registry.served["tiny"]
     assert state.admission.inside == state.answers.held == 0
-    assert [each.borrowed_tokens for each in (*state.reading, state.cores)] == [0, 0, 0, 0]
+    assert [each.borrowed_tokens for each in (*state.classes, state.cores)] == [0, 0, 0, 0]
     assert model.unused.is_set()
     again = client.post("/v1/decode", json={"source": "red", "suppress_tokens": [12]})
     assert again.status_code == 200

@@ -139,29 +139,70 @@ def test_weights_without_a_licence_are_not_downloaded(hub):
     assert not any("/resolve/" in path for path in hub.asked)
 
 
-def test_a_checkpoint_is_converted_once_for_each_state_of_its_files(hub, tiny, monkeypatch):
+@pytest.fixture
+def conversions(tiny, monkeypatch):
+    """What is converted; every bundle is a copy of `tiny`."""
     asked = []
 
     def convert(command, **_):
-        *_, folder, bundle = command
-        asked.append(folder)
+        *_, checkpoint, bundle = command
+        asked.append(checkpoint)
         shutil.copytree(tiny, bundle)
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr("service.command.serve.subprocess.run", convert)
+    return asked
+
+
+def test_a_checkpoint_is_converted_once_for_each_state_of_its_files(
+    hub, tiny, conversions, monkeypatch
+):
     monkeypatch.chdir(hub.folder.parent)
     first = find_model(hub.folder.name)
     assert first.name == hub.folder.name
     assert find_model(str(hub.folder)) == first
-    assert asked == [str(hub.folder)]
+    assert conversions == [str(hub.folder)]
     (hub.folder / "config.json").write_text("{}")
     assert find_model(hub.folder.name) != first
     assert find_model(str(tiny)) == tiny
+    assert len(conversions) == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("opus-2020-01-20.zip", "opus-2020-01-20"),
+        ("_opusTC+bt.zip", "opusTC-bt"),
+        ("+.zip", "model"),
+    ],
+)
+def test_a_zip_is_converted_once_until_it_changes(hub, conversions, file, name):
+    path = hub.folder / file
+    path.write_bytes(b"one")
+    first = find_model(str(path))
+    assert first.name == name
+    assert find_model(str(path)) == first
+    path.write_bytes(b"another")
+    assert find_model(str(path)) != first
+    assert conversions == [str(path)] * 2
+
+
+@pytest.mark.parametrize("file", ["heed.toml", "opus.npz", "model.enfr.bin", "model.enfr.bin.gz"])
+def test_a_folder_is_known_by_what_it_holds(tmp_path, hub, conversions, file):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    assert find_model(str(folder)) == folder
+    (folder / file).touch()
+    assert find_model(str(folder)) != folder
+    assert conversions == [str(folder)]
 
 
 def test_commands_name_the_conversion_of_a_checkpoint(hub):
-    with pytest.raises(StartupError, match=f"run `heed convert {hub.folder} OUT`"):
-        load_bundle(hub.folder)
+    zipped = hub.folder / "opus.zip"
+    zipped.touch()
+    for checkpoint in (hub.folder, zipped):
+        with pytest.raises(StartupError, match=f"run `heed convert {checkpoint} OUT`"):
+            load_bundle(checkpoint)
 
 
 def test_bundles_of_the_hub_are_referred_to_serve():

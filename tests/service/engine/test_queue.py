@@ -59,6 +59,19 @@ def test_requests_take_turns(counts):
     assert taken == [*in_turns(requests)]
 
 
+@given(st.lists(st.integers(1, 9), min_size=1), st.booleans())
+def test_the_longest_sources_of_a_request_come_first(lengths, streams):
+    """Rows that are decoded together are padded to the longest; who reads a stream reads the first
+    sources first."""
+    search = SearchOptions(max_new_tokens=9)
+    entries = [Entry(np.full(length, 4), search, streams=streams) for length in lengths]
+    queue, taken = Queue(SCHEDULER, 1), []
+    queue.put([*map(Job, entries)])
+    while len(taken) < len(lengths):
+        taken += [len(job.entry.source_ids) for job in queue.take(0, [], busy=False)]
+    assert taken == (lengths if streams else sorted(lengths, reverse=True))
+
+
 def test_a_word_waits_for_one_source_of_a_large_request():
     """Whose other sources come after it, although they came earlier."""
     queue = Queue(dataclasses.replace(SCHEDULER, max_batch_tokens=22), 1)  # two sources
@@ -219,6 +232,22 @@ def test_a_new_request_waits_for_one_that_had_its_turn_and_not_for_all():
     assert queue.take(0, held, busy=True) == word
     queue.put(others := jobs(2))
     assert queue.take(0, held[2:], busy=True)[1:] == others[:1]
+
+
+@pytest.mark.parametrize("beams", [1, 4, 16])
+@pytest.mark.parametrize(("sent", "coming"), [(100, 0), (3, 97)])
+def test_large_requests_take_no_room_that_is_kept_for_small_ones(beams, sent, coming):
+    """However many come, and with whatever part of their rows: theirs end together and late."""
+    queue, held = Queue(SCHEDULER, 1), []
+    for _ in range(60):
+        request = jobs(sent, beams)
+        queue.put(request, 60, Rest(coming * beams, request[0].arrived))
+        while taken := queue.take(0, held, busy=True):
+            held += taken
+    for _ in range(3):
+        queue.put(word := jobs(1))
+        assert queue.take(0, held, busy=True) == word
+        held += word
 
 
 @given(st.lists(st.integers(0, 4), min_size=80, max_size=80))

@@ -10,7 +10,7 @@ from service.search.options import SearchOptions
 from service.search.phrases import Item, Phrase
 from service.search.protocol import Candidates
 from service.search.rules import entropy
-from tests.service.search.markov import EOS, NO_SOURCE, Markov
+from tests.service.search.markov import EOS, NO_SOURCE, Markov, listed
 
 
 def advance(search, token, log_prob):
@@ -94,7 +94,32 @@ def test_hypotheses_keep_to_the_options(seed, rows, size, at_least, temperature)
         assert len(hypothesis.top_log_probs) == len(ids) == len(hypothesis.log_probs)
         for log_prob, best in zip(hypothesis.log_probs, hypothesis.top_log_probs, strict=True):
             assert len(best) == 2
-            assert best[0][1] >= log_prob - 1e-6
+            assert best["log_prob"][0] >= log_prob - 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 4, 7])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"suppress_tokens": (1, 3)},
+        {"no_repeat_ngram_size": 1},
+        {"beam_size": 3, "num_hypotheses": 3},
+        {"temperature": 1.0, "num_hypotheses": 3, "seed": 1},
+    ],
+)
+def test_alternatives_are_the_most_probable_tokens_of_five(count, options):
+    """Whether allowed or not; those that a position lacks are impossible."""
+    language = Markov(1)
+    for hypothesis in language.search(max_new_tokens=6, top_log_probs=count, **options):
+        log_probs = language.log_probs[[0, *hypothesis.token_ids[:-1]]]  # (T, 5)
+        ids = np.argsort(-log_probs, 1)[:, :count]
+        best, lacking = hypothesis.top_log_probs, max(0, count - 5)
+        assert best.shape == (len(hypothesis.token_ids), count)
+        np.testing.assert_array_equal(best["id"][:, : count - lacking], ids)
+        expected = np.take_along_axis(log_probs, ids, 1)
+        expected = np.pad(expected, [(0, 0), (0, lacking)], constant_values=-np.inf)
+        np.testing.assert_allclose(best["log_prob"], expected, rtol=1e-6)
 
 
 def requests(rows, beams):
@@ -137,7 +162,8 @@ def test_a_neighbour_changes_no_bit(seed, pair, sources, eos_ids):
         language.decode([request], sources=[source])[0]
         for request, source in zip(pair, sources, strict=True)
     ]
-    assert language.decode(pair, sources=sources) == alone
+    together = language.decode(pair, sources=sources)
+    assert list(map(listed, together)) == list(map(listed, alone))
 
 
 @given(
@@ -208,7 +234,7 @@ def test_entropies_are_those_of_the_language_and_change_no_hypothesis(seed, opti
     language, options = Markov(seed), {"max_new_tokens": 5, **options}
     found = language.search(entropies=True, **options)
     plain = language.search(**options)
-    assert [each._replace(entropies=[]) for each in found] == plain
+    assert listed(each._replace(entropies=[]) for each in found) == listed(plain)
     probs = np.exp(language.log_probs)
     expected = -(probs * language.log_probs).sum(1)  # (V,), of what follows each token
     for each in found:

@@ -28,18 +28,13 @@ class Pairs(NamedTuple):
 
 
 def pairs_of(models: Iterable[Model]) -> list[Pairs]:
-    """Return the models that have target languages.
-
-    One that is told no source language translates from AUTO, and from any that it lists if these
-    are several.
-    """
+    """Return the models that have target languages. One that lists no source language translates
+    from AUTO."""
     found: list[Pairs] = []
     for model in models:
         languages = model.manifest.languages
         if languages.target:
-            told = len(languages.source) == 1 or any(languages.source.values())
-            sources = [*languages.source] if told else [AUTO, *languages.source]
-            found.append(Pairs(model, sources, list(languages.target)))
+            found.append(Pairs(model, list(languages.source) or [AUTO], list(languages.target)))
     return found
 
 

@@ -233,7 +233,7 @@ def assert_refused(path, tmp_path):
         tracemalloc.stop()
     assert most < MOST
     assert len(sentence) < 600
-    assert str(path.name) in sentence
+    assert str(path) in sentence
     assert not (tmp_path / "bundle").exists()
     return sentence
 
