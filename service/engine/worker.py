@@ -245,8 +245,8 @@ class Worker:
             self._guard([*there, *joining_now], join, key)
 
     def _listed(self, job: Job) -> tuple[bool, tuple[int, ...]]:
-        """Return whether the shortlist of its source decides what the job's targets may have, or the
-        ids of the language whose list does: neither if they are named, or if it ablates heads."""
+        """Return whether the shortlist of its source decides what the job's targets may have, or
+        the ids of the language whose list does: neither if it names tokens or ablates heads."""
         search, language = job.entry.search, job.entry.language
         named = search is not None and (search.required or search.allowed_targets)
         if named or job.ablates_decoder:
