@@ -216,6 +216,14 @@ def convert_command(
             " for; built-in sentences that its tokenizer reads if omitted"
         ),
     ] = None,
+    targets: Annotated[
+        str,
+        typer.Option(
+            help="target languages, separated by commas, that need not all tokens: fra_Latn keeps"
+            " those of its script, fra_Latn=FILE those of texts in it, one a line"
+            " (docs/checkpoints.md)"
+        ),
+    ] = "",
     expected: Annotated[
         Path | None,
         existing_file("right answers of greedy search, lines source<TAB>target, to compare with"),
@@ -235,6 +243,7 @@ def convert_command(
         from model.importers.files.archive import unpacked
         from model.importers.proofs.expected import answers_of
         from model.importers.proofs.proof import LEFT_OUT, as_text
+        from model.importers.target_lists import read_targets
     except ModuleNotFoundError as error:
         raise InputError(
             f"{error.name} is not installed: run pip install 'heed-server[convert]'"
@@ -249,6 +258,7 @@ def convert_command(
             weights=weights,
             texts=texts,
             expected=answers_of(expected, expected_share),
+            targets=read_targets(targets),
         )
         progress = timed_progress()
         with unpacked(find_checkpoint(checkpoint, licence, progress)) as folder:

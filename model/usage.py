@@ -50,7 +50,8 @@ class Usage:
     targets if it names none. `other_eos_ids` end targets as the network's own eos does. `guided`
     are the layer and the head of cross-attention that training guided to alignments: then this one
     is the bundle's alignment. If it is not known for sure, it is only if it agrees with occlusion
-    about as often as the best one.
+    about as often as the best one. `target_lists` are the tokens, ascending, that targets in a
+    language may have, by its code; other languages have all.
     """
 
     decoder_start: list[int | Slot]
@@ -68,6 +69,7 @@ class Usage:
     guided: tuple[int, int] | None = None
     surely_guided: bool = True
     shortlists: Shortlists | None = None
+    target_lists: dict[str, NDArray[np.int64]] = field(default_factory=dict[str, Any])
 
 
 def plain_usage(config: TransformerConfig, unknown_id: int | None) -> Usage:

@@ -197,6 +197,7 @@ class Opened:
     provider: str
     workers: int
     graphs: frozenset[GraphName]
+    target_lists: dict[str, int] = field(default_factory=dict[str, int])  # language -> its tokens
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,15 +12,18 @@ import torch
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.export.checks.parity import parity
-from model.export.checks.samples import IdPairs, samples
+from model.export.checks.samples import IdArray, IdPairs, samples
 from model.export.files.manifest import (
+    LIST_GRAPH,
     SHORTLISTS,
+    TARGET_LISTS,
     Card,
     Precision,
     check_examples,
     check_files,
     check_limits,
     describe,
+    usage_of,
 )
 from model.export.files.tensor_file import converted, refer_to, write_tensors
 from model.export.files.weights import (
@@ -31,6 +34,7 @@ from model.export.files.weights import (
 )
 from model.export.files.work_folder import replacement
 from model.export.graphs.exporter import save_graph
+from model.export.graphs.listed import LISTED, OUTPUT, keep_tokens
 from model.export.graphs.shortlisted import SHORTLISTED
 from model.export.graphs.wrappers import export_graphs
 from model.export.precision.calibrate import Calibration, calibrate
@@ -40,11 +44,11 @@ from model.export.precision.half_range import check_half_range
 from model.export.precision.quantize import quantize
 from model.network.config import InputError
 from model.network.transformer import Transformer
-from model.usage import Shortlists
+from model.usage import Shortlists, Usage
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 Prove = Callable[[Path, str], tuple[TrainedModel, Card]]
-SaveGraph = Callable[[str, onnx.ModelProto], None]  # the graph's name, and the graph
+SaveGraph = Callable[[str, onnx.ModelProto, IdArray | None], None]  # its name; tokens that it keeps
 Progress = Callable[[str], None]  # called with the name of each stage as it starts
 
 
@@ -128,16 +132,27 @@ def write_model(
         progress(summary)
         writers.append(write_int8(model, bundle / "int8", found))
     names = " and ".join(precision.folders)
-    shortlists = trained.usage.shortlists if trained.usage else None
-    if shortlists is not None:
-        write_shortlists(shortlists, bundle)
-    others = None if shortlists is None else SHORTLISTED
-    for name, proto in export_graphs(
-        model, lambda graph: progress(f"exporting {graph}, at {names}"), others
-    ):
-        for save in writers:
-            save(name, copy_of(proto))
+    usage = usage_of(trained)
+    write_graphs(model, usage, writers, lambda name: progress(f"exporting {name}, at {names}"))
+    if usage.shortlists is not None:
+        write_shortlists(usage.shortlists, bundle)
+    if usage.target_lists:
+        arrays = {code: tokens.astype(np.int32) for code, tokens in usage.target_lists.items()}
+        np.savez_compressed(bundle / TARGET_LISTS, allow_pickle=False, **arrays)
     return summary
+
+
+def write_graphs(
+    model: Transformer, usage: Usage, writers: Sequence[SaveGraph], progress: Progress
+) -> None:
+    """Write each graph with all writers, and the output projection for each list of tokens too."""
+    others = (SHORTLISTED if usage.shortlists else {}) | (LISTED if usage.target_lists else {})
+    for name, proto in export_graphs(model, progress, others):
+        listed = usage.target_lists if name == OUTPUT else {}
+        for save in writers:
+            save(name, copy_of(proto), None)
+            for code, tokens in listed.items():
+                save(f"{LIST_GRAPH}{code}", copy_of(proto), tokens)
 
 
 def write_shortlists(shortlists: Shortlists, bundle: Path) -> None:
@@ -155,7 +170,9 @@ def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> Sav
     sources = exact_sources(model.state_dict(), weight_type.dtype)
     stored = write_tensors(folder / WEIGHTS, sources)
 
-    def save(name: str, proto: onnx.ModelProto) -> None:
+    def save(name: str, proto: onnx.ModelProto, tokens: IdArray | None) -> None:
+        if tokens is not None:
+            keep_tokens(proto.graph, tokens)
         refer_to(proto.graph, WEIGHTS, stored)
         save_graph(proto, folder / f"{name}.onnx")
 
@@ -170,8 +187,8 @@ def write_fp16(model: Transformer, folder: Path, pairs: IdPairs) -> SaveGraph:
     sources = {name: converted(each, torch.float16) for name, each in model.state_dict().items()}
     stored = write_tensors(folder / WEIGHTS, sources)
 
-    def save(name: str, proto: onnx.ModelProto) -> None:
-        if name in SHORTLISTED:  # a GPU scores all tokens
+    def save(name: str, proto: onnx.ModelProto, tokens: IdArray | None) -> None:
+        if tokens is not None or name in SHORTLISTED | LISTED:  # a GPU scores all tokens
             return
         halve(proto, {each for each, found in stored.items() if found.dtype is torch.float16})
         refer_to(proto.graph, WEIGHTS, stored, cast=False)
@@ -189,8 +206,10 @@ def write_int8(model: Transformer, folder: Path, found: Calibration) -> SaveGrap
     folder.mkdir()
     stored = write_tensors(folder / WEIGHTS, int8_sources(tensors, names))
 
-    def save(name: str, proto: onnx.ModelProto) -> None:
+    def save(name: str, proto: onnx.ModelProto, tokens: IdArray | None) -> None:
         quantize(proto, found.scales, names, biases)
+        if tokens is not None:
+            keep_tokens(proto.graph, tokens)
         refer_to(proto.graph, WEIGHTS, stored)
         save_graph(proto, folder / f"{name}.onnx")
 

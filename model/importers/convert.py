@@ -2,16 +2,17 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from model.checkpoint import TrainedModel
 from model.export.bundle import Progress, check_target, write_bundle
 from model.export.checks.answers import answer
-from model.export.checks.samples import IdPairs, decode
+from model.export.checks.samples import IdArray, IdPairs, decode
 from model.export.files.manifest import Card, Precision, check_examples
 from model.export.files.weights import WeightType, fp32_products, release_weights
 from model.importers.card import hash_files, write_card
@@ -41,6 +42,7 @@ from model.importers.proofs.texts import Reader, read_texts
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.proofs.versions import describe_differences
 from model.importers.readme import find_licence
+from model.importers.target_lists import Targets, check_targets, list_tokens, prove_list
 from model.importers.tokenizers import byt5
 from model.importers.tokenizers.kinds import SMALL_100, is_bytes, kind_of
 from model.importers.tokenizers.marian import read_marian_vocabularies
@@ -80,6 +82,7 @@ class Options:
     weights: WeightType | None  # None: as the checkpoint stores them
     texts: Path | None = None  # None: built-in sentences
     expected: Expected | None = None
+    targets: Targets = field(default_factory=dict[str, Path | None])  # languages to list tokens of
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,13 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     measured, proved = halves(pairs)
     if usage.shortlists is not None:
         proofs.append(count_listed(usage.shortlists, pairs, len(texts.start)))
+    lists: dict[str, IdArray] = {}
+    for code in options.targets:
+        progress(f"decoding texts into {code}, for the list of its tokens")
+        lists[code], proof = make_list(model, replace(plan, usage=usage), options, code)
+        proofs.append(proof)
+    raise_failed(proofs)
+    usage = replace(usage, target_lists=lists)
     packages, hashes = versions(*PACKAGES), hash_files(folder)
     trained = TrainedModel(
         model, vocabularies.source.tokenizer, vocabularies.target.tokenizer, usage, measured
@@ -174,6 +184,7 @@ def read_plan(folder: Path, options: Options, progress: Progress) -> Plan:
         progress(f"note: {sentence}")
     if options.examples:
         check_example_languages(usage)
+    check_targets(options.targets, usage)
     checkpoint.close()
     return Plan(checkpoint, licence, config, weights, vocabularies, usage)
 
@@ -203,6 +214,19 @@ def own_texts(checkpoint: Checkpoint) -> Path | None:
     if name and not (checkpoint.folder / name).is_file():
         raise InputError(f"{checkpoint.folder} has no {name}, which {OWN} names as texts")
     return checkpoint.folder / name if name else None
+
+
+def make_list(model: Transformer, plan: Plan, options: Options, code: str) -> tuple[IdArray, Proof]:
+    """Return the tokens, ascending, that targets in a language may have: those that `list_tokens`
+    chooses, and all that the model writes of half the texts. The other half is the proof."""
+    side, usage = plan.vocabularies.target, replace(plan.usage, default_target=code)
+    reader = Reader(plan.vocabularies.source, usage, plan.config, plan.weights)
+    texts = read_texts(reader, usage, options.texts)
+    written, proved = halves(decode(model, texts.sources, texts.start, texts.longest))
+    listed = list_tokens(side, plan.config, usage, options.targets, code)
+    listed.update(*(target for _, target in written))
+    proof = prove_list(code, listed, proved, len(texts.start), side)
+    return np.array(sorted(listed), np.int64), proof
 
 
 def halves(pairs: IdPairs) -> tuple[IdPairs, IdPairs]:

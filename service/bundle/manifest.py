@@ -46,6 +46,8 @@ GraphName = Literal[
     "gated_decoder",
     "shortlisted_step",
     "output_rows",
+    "hidden_step",
+    "output",
 ]
 DecoderAttention = Literal["decoder", "cross"]
 Layers = Annotated[int, Field(ge=1, le=1000)]
@@ -126,6 +128,14 @@ class Tokenizers(Part):
     compose: bool
 
 
+class TargetLists(Part):
+    """The file with the tokens of each language's list and, for each precision, the graphs that
+    score them, by language code."""
+
+    tokens: FileName
+    graphs: Annotated[dict[PrecisionName, dict[str, FileName]], Field(min_length=1)]
+
+
 class File(Part):
     size: Annotated[int, Field(ge=0)]
     sha256: str
@@ -159,6 +169,7 @@ class Manifest(Part):
     languages: Languages
     tokenizers: Tokenizers
     shortlists: FileName | None = None
+    target_lists: TargetLists | None = None
     precisions: Annotated[dict[PrecisionName, dict[GraphName, FileName]], Field(min_length=1)]
     origin: dict[str, Any]
     alignment: Alignment | None = None  # null: looked for, and there is none
@@ -220,6 +231,11 @@ def check_listed(root: Path, manifest: Manifest) -> None:
     path = root / "bundle.json"
     needed = ["parity.npz", manifest.tokenizers.source, manifest.tokenizers.target]
     needed += [manifest.shortlists] if manifest.shortlists else []
+    listed: list[str] = []
+    if lists := manifest.target_lists:
+        check_target_lists(manifest, lists, path)
+        listed = [name for each in lists.graphs.values() for name in each.values()]
+        needed += [lists.tokens, *listed]
     for precision, graphs in manifest.precisions.items():
         if missing := {"encoder", "step"} - graphs.keys():
             raise StartupError(
@@ -229,10 +245,29 @@ def check_listed(root: Path, manifest: Manifest) -> None:
         needed += graphs.values()
     check_entries(path, manifest.files, needed)
     graphs = [name for each in manifest.precisions.values() for name in each.values()]
-    folders = {(root / name).parent for name in graphs}
+    folders = {(root / name).parent for name in (*graphs, *listed)}
     beside = [each for folder in folders for each in folder.iterdir()]
     names = [each.relative_to(root).as_posix() for each in beside]
     check_entries(path, manifest.files, names)
+
+
+def check_target_lists(manifest: Manifest, lists: TargetLists, path: Path) -> None:
+    """Raise StartupError if lists are of languages or precisions that the model lacks, or stand
+    beside shortlists."""
+    if manifest.shortlists:
+        raise StartupError(f"{path} has shortlists and target_lists: remove one of them")
+    with_ids = {code for code, ids in manifest.languages.target.items() if ids}
+    for precision, graphs in lists.graphs.items():
+        if missing := {"hidden_step", "output"} - manifest.precisions.get(precision, {}).keys():
+            raise StartupError(
+                f"{path}: target_lists has graphs of {precision}, which lacks"
+                f" {', '.join(sorted(missing))}: convert the model again"
+            )
+        if unknown := graphs.keys() - with_ids:
+            raise StartupError(
+                f"{path}: target_lists names {shorten(min(unknown))}, which is not a language of"
+                " targets with ids: convert the model again"
+            )
 
 
 def read_manifest(path: Path) -> Manifest:

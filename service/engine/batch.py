@@ -25,6 +25,7 @@ class BatchKey(NamedTuple):
     beams: bool  # whether the rows are beams, else samples
     shortlisted: bool = False  # whether the rows may have the tokens of their shortlists alone
     drafts: bool = False  # whether each row has a draft
+    language: tuple[int, ...] = ()  # ids of that whose list the rows may have tokens of, if any
 
 
 class Batch:
@@ -38,7 +39,7 @@ class Batch:
         self._rows_per_source = key.rows_per_source
         self._session = session
         self._manifest = manifest
-        self._cache = session.new_cache(key.rows_per_source, key.shortlisted)
+        self._cache = session.new_cache(key.rows_per_source, key.shortlisted, key.language)
         self._search = new_search(key, manifest, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
         self._gates: FloatArray | None = None  # (R, K, L, H); None if no job ablates a head

@@ -32,7 +32,8 @@ class Engine:
         if settings.self_check:
             check_parity(self.session, bundle)
         trim_heaps()  # opening takes more memory than serving
-        manifest, count = bundle.manifest, self.session.workers
+        self._manifest = manifest = bundle.manifest
+        count = self.session.workers
         scheduler = scheduler_of(bundle, settings, self.session)
         self.queue = Queue(scheduler, count)
         detokenize = detokenizer(bundle)
@@ -64,7 +65,9 @@ class Engine:
         graphs = frozenset[GraphName](
             each for each in get_args(GraphName) if session.supports(each)
         )
-        return Opened(session.precision, session.provider, session.workers, graphs)
+        codes = {tuple(ids): code for code, ids in self._manifest.languages.target.items()}
+        lists = {codes[ids]: len(each.tokens) for ids, each in session.target_lists.items()}
+        return Opened(session.precision, session.provider, session.workers, graphs, lists)
 
     @property
     def status(self) -> Status:

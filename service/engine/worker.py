@@ -161,8 +161,8 @@ class Worker:
         for key, batch in [*self._batches.items()]:
             if batch.jobs:
                 self._guard(batch.jobs, partial(self._step, batch), key)
-            elif key.rows_per_source > 1:
-                del self._batches[key]  # else each number of rows would keep a cache
+            elif key.rows_per_source > 1 or key.language:
+                del self._batches[key]  # else each number of rows, and language, would keep a cache
 
     def _teacher_force_some(self) -> None:
         """Run teacher forcing for as many jobs as a pass may hold now."""
@@ -228,8 +228,8 @@ class Worker:
         for i, job in enumerate(jobs):
             job.answer.seconds = {"queue": started - job.arrived, "encode": ended - started}
             if search := job.entry.search:
-                beams, shortlisted = search.beam_size > 1, self._is_shortlisted(job)
-                key = BatchKey(job.rows, beams, shortlisted, bool(search.draft))
+                beams, (shortlisted, language) = search.beam_size > 1, self._listed(job)
+                key = BatchKey(job.rows, beams, shortlisted, bool(search.draft), language)
                 joining.setdefault(key, []).append(i)
             elif job.wants_memory:
                 job.answer.memory = pool(memory[i], job.entry.pooling)
@@ -244,12 +244,15 @@ class Worker:
             join = partial(self._join, key, joining_now, cross, places)
             self._guard([*there, *joining_now], join, key)
 
-    def _is_shortlisted(self, job: Job) -> bool:
-        """Return whether the shortlist of its source decides what the job's targets may have. A
-        request that names what they shall have gets all tokens, as one that ablates heads does."""
-        search = job.entry.search
+    def _listed(self, job: Job) -> tuple[bool, tuple[int, ...]]:
+        """Return whether the shortlist of its source decides what the job's targets may have, or
+        the ids of the language whose list does: neither if it names tokens or ablates heads."""
+        search, language = job.entry.search, job.entry.language
         named = search is not None and (search.required or search.allowed_targets)
-        return self._session.shortlists is not None and not (named or job.ablates_decoder)
+        if named or job.ablates_decoder:
+            return False, ()
+        has_list = language in self._session.target_lists
+        return self._session.shortlists is not None, language if has_list else ()
 
     def _join(self, key: BatchKey, jobs: list[Job], cross: Cross, places: list[int]) -> None:
         """Add jobs to the batch of their key; `places` are theirs in `cross`."""

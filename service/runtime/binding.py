@@ -1,8 +1,10 @@
 """The step graph bound to the memory of a KV cache, so that a step copies and allocates nothing.
 
-Axes: R rows, K best tokens (of gates: kinds of attention), V target vocabulary, L layers, H heads.
+Axes: R rows, K best tokens (of gates: kinds of attention), V target vocabulary, L layers, H heads,
+M d_model.
 """
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -24,7 +26,7 @@ class Binding:
     def __init__(
         self,
         cache: Cache,
-        step: ort.InferenceSession,
+        graphs: Sequence[ort.InferenceSession],
         names: tuple[list[str], list[str]],
         k: int,
         *,
@@ -32,7 +34,8 @@ class Binding:
         vocab_size: int | None,
         gates: FloatArray | None,
     ) -> None:
-        """The names of both sides alternate key and value, layer by layer: self_key_0, ...
+        """`graphs` are the step or, if it ends in the hidden states (R, M), the step and the output
+        projection. The names of both sides alternate key and value, layer by layer: self_key_0, ...
 
         `shape` is that of the tokens: (R,), or (R, N) if each row reads N, whose candidates are
         R x N rows. If `vocab_size` is given, the logits (R, V) are bound too; with None, ONNX
@@ -44,26 +47,30 @@ class Binding:
         self._candidates = Candidates(log_probs, ids, logits)
         self._token = np.zeros(shape, np.int64)
         self._position = np.zeros(len(cache.position), np.int64)
-        self._step = step
-        self._binding = step.io_binding()
-        self._bind_input("token", self._token)
-        self._bind_input("position", self._position)
-        self._bind_input("source_length", cache.source_length)
-        self._bind_input("k", np.array([k]))
+        self._runs = [(graph, graph.io_binding()) for graph in graphs]
+        step, output = self._runs[0][1], self._runs[-1][1]
+        bind_input(step, "token", self._token)
+        bind_input(step, "position", self._position)
+        bind_input(step, "source_length", cache.source_length)
         self._gates = None if gates is None else gates.copy()
         if self._gates is not None:
-            self._bind_input("gates", self._gates)
-        self._bind_output("top_log_probs", log_probs)
+            bind_input(step, "gates", self._gates)
+        if output is not step:
+            _, d_model = graphs[0].get_outputs()[0].shape
+            hidden = np.zeros((rows, d_model), np.float32)
+            step.bind_ortvalue_output("hidden", bind_input(output, "hidden", hidden))
+        bind_input(output, "k", np.array([k]))
+        bind_output(output, "top_log_probs", log_probs)
         if cache.outputs:
-            self._bind_input("output_rows", cache.outputs.rows)
-            self._bind_input("output_bias", cache.outputs.biases)
-        self._bind_output("top_places" if cache.outputs else "top_ids", ids)
+            bind_input(output, "output_rows", cache.outputs.rows)
+            bind_input(output, "output_bias", cache.outputs.biases)
+        bind_output(output, "top_places" if cache.listed else "top_ids", ids)
         if logits is not None:
-            self._bind_output("logits", logits)
+            bind_output(output, "logits", logits)
         for name, array in zip(cross_names, cache.cross_keys_values, strict=True):
-            self._bind_input(name, array)
+            bind_input(step, name, array)
         for name, array in zip(self_names, cache.self_keys_values, strict=True):
-            self._binding.bind_ortvalue_output(f"{name}_out", self._bind_input(name, array))
+            step.bind_ortvalue_output(f"{name}_out", bind_input(step, name, array))
 
     def run(
         self, tokens: IntArray, position: IntArray, gates: FloatArray | None = None
@@ -74,13 +81,16 @@ class Binding:
             self._gates[:] = gates
         self._token[:] = tokens
         self._position[:] = position
-        self._step.run_with_iobinding(self._binding)
+        for graph, binding in self._runs:
+            graph.run_with_iobinding(binding)
         return self._candidates
 
-    def _bind_input(self, name: str, array: NDArray[Any]) -> ort.OrtValue:
-        value = ort.OrtValue.ortvalue_from_numpy(array)
-        self._binding.bind_ortvalue_input(name, value)
-        return value
 
-    def _bind_output(self, name: str, array: NDArray[Any]) -> None:
-        self._binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
+def bind_input(binding: ort.IOBinding, name: str, array: NDArray[Any]) -> ort.OrtValue:
+    value = ort.OrtValue.ortvalue_from_numpy(array)
+    binding.bind_ortvalue_input(name, value)
+    return value
+
+
+def bind_output(binding: ort.IOBinding, name: str, array: NDArray[Any]) -> None:
+    binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))

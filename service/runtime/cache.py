@@ -16,6 +16,7 @@ import numpy as np
 from service.arrays import CacheArray, IntArray
 from service.bundle.manifest import Config
 from service.runtime.outputs import Outputs
+from service.runtime.target_lists import TargetList
 
 SOURCE_STEP, TARGET_STEP = 8, 16  # capacity for S and T grows by this many positions
 UNLIMITED = 1 << 62  # positions that a state has room for
@@ -67,9 +68,12 @@ class Cache:
         rows_per_source: int,
         dtype: CacheType,
         outputs: Outputs | None = None,
+        target_list: TargetList | None = None,
     ) -> None:
-        """With `outputs`, rows may have the tokens of their shortlists alone."""
+        """With `outputs`, rows may have the tokens of their shortlists alone, with a `target_list`
+        those of the list."""
         self.outputs = outputs
+        self.target_list = target_list
         self.rows_per_source = rows_per_source
         self.sources = 0
         self.position = np.zeros(0, np.int64)  # (R,): where each row's next token goes
@@ -85,6 +89,11 @@ class Cache:
             for parts in (config.self_parts, config.cross_parts)
         )
         self._recurrent = config.recurrent
+
+    @property
+    def listed(self) -> Outputs | TargetList | None:
+        """What holds the tokens that alone are scored; None if all are."""
+        return self.outputs or self.target_list
 
     @property
     def source_length(self) -> IntArray:

@@ -115,9 +115,8 @@ class Outputs:
 
     def scatter(self, logits: FloatArray) -> FloatArray:
         """Return logits of all tokens (R, V) from those of the columns (R, U)."""
-        found = np.full((len(logits), len(self._column)), -np.inf, np.float32)
-        found[:, self.tokens[: self._used]] = logits[:, : self._used]
-        return found
+        used = slice(self._used)
+        return scattered(logits[:, used], self.tokens[used], len(self._column))
 
     @property
     def _is_sparse(self) -> bool:
@@ -174,3 +173,10 @@ class Outputs:
             row, columns = self._of_source[source], self._column[self._listed[source]]
             row.fill(-np.inf)
             row[columns] = self._bias[columns]
+
+
+def scattered(logits: FloatArray, tokens: IntArray, vocab_size: int) -> FloatArray:
+    """Return logits of all tokens (R, V) from those of some (R, N): -inf for the others."""
+    found = np.full((len(logits), vocab_size), -np.inf, np.float32)
+    found[:, tokens] = logits
+    return found

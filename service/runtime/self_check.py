@@ -71,6 +71,13 @@ def check_parity(session: Session, bundle: Bundle) -> None:
     for graph in COMPARISONS:
         session.check_on_opening(graph, partial(check, graph))
 
+    def check_list(language: tuple[int, ...]) -> str | None:
+        fault = find_fault(session, compare_list(session, language, torch))
+        return f"model {name} cannot answer this: {fault}" if fault else None
+
+    for language, listed in session.target_lists.items():
+        listed.output.check = partial(check_list, language)
+
 
 def find_fault(session: Session, pairs: Iterable[Pair]) -> str | None:
     """Return what differs from torch, and what to do about it; None if nothing does."""
@@ -123,8 +130,11 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
     encoded, cross = session.encode(sample_sources(torch))
     for i, memory in enumerate(encoded):
         yield f"memory[{i}]", memory, torch["memory"][i, : len(memory)]
-    compare = compare_shortlisted if session.shortlists else compare_steps
-    yield from compare(session, cross, torch)
+    if session.target_lists:
+        yield from compare_list(session, next(iter(session.target_lists)), torch)
+    else:
+        compare = compare_shortlisted if session.shortlists else compare_steps
+        yield from compare(session, cross, torch)
 
 
 def compare_steps(session: Session, cross: Cross, torch: Torch) -> Iterator[Pair]:
@@ -146,8 +156,20 @@ def compare_shortlisted(session: Session, cross: Cross, torch: Torch) -> Iterato
         yield f"log_probs[{i}, {position}]", log_softmax(log_probs[ids]), log_softmax(theirs)
 
 
+def compare_list(session: Session, language: tuple[int, ...], torch: Torch) -> Iterator[Pair]:
+    """Compare the log-probs of a language's listed tokens as if only these were known."""
+    tokens = session.target_lists[language].tokens
+    _, cross = session.encode(sample_sources(torch))
+    for i, position, _, log_probs in steps(session, cross, torch, language=language):
+        ids, theirs = (torch[name][i, position] for name in ("log_prob_ids", "log_probs"))
+        known = np.isin(ids, tokens)
+        if known.any():
+            ours = log_softmax(log_probs[ids[known]])
+            yield f"log_probs[{i}, {position}]", ours, log_softmax(theirs[known])
+
+
 def compare_all_tokens(session: Session, torch: Torch) -> Iterator[Pair]:
-    """Compare the step that scores all tokens, of a model with shortlists."""
+    """Compare the step that scores all tokens, of a model with shortlists or lists of languages."""
     _, cross = session.encode(sample_sources(torch))
     return compare_steps(session, cross, torch)
 
@@ -159,10 +181,11 @@ def steps(
     gates: FloatArray | None = None,
     *,
     shortlisted: bool = False,
+    language: tuple[int, ...] = (),
 ) -> Iterator[tuple[int, int, Candidates, FloatArray]]:
     """Yield for each target and position the candidates of all, and the log-probs (V,) of this one;
     `gates` are (B, K, L, H)."""
-    cache = session.new_cache(rows_per_source=1, shortlisted=shortlisted)
+    cache = session.new_cache(1, shortlisted, language)
     cache.insert(cross)
     targets = targets_of(torch)
     for position, tokens in enumerate(torch["decoder_input_ids"].T):
@@ -265,6 +288,7 @@ def gates_of(torch: Torch, name: str) -> FloatArray:
 
 COMPARISONS: dict[GraphName, Callable[[Session, Torch], Iterator[Pair]]] = {
     "step": compare_all_tokens,
+    "output": compare_all_tokens,
     "draft_step": compare_draft_step,
     "attention": compare_attention,
     "encoder_attention": compare_encoder_attention,

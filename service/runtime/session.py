@@ -18,7 +18,7 @@ import onnxruntime as ort
 
 from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle.manifest import Bundle, DecoderAttention, GraphName
-from service.errors import PassFailed, StartupError
+from service.errors import PassFailed
 from service.runtime.attended import Attended
 from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, Cross, CrossCache
@@ -36,15 +36,18 @@ from service.runtime.providers import (
     open_graph,
     usable_provider,
 )
-from service.runtime.signatures import describe_mismatch
+from service.runtime.signatures import check_signature, expected_tensors
+from service.runtime.target_lists import TargetList, read_target_lists
 from service.search.protocol import Candidates
 from service.settings.settings import Precision, Provider, Settings
 
 # others take memory for a pass now and then
-USED_OFTEN = {"encoder", "step", "shortlisted_step", "draft_step"}
+USED_OFTEN = {"encoder", "step", "shortlisted_step", "draft_step", "hidden_step", "output"}
 MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
 SHORTLISTED: set[GraphName] = {"shortlisted_step", "output_rows"}
+WITH_LISTS: set[GraphName] = {"hidden_step", "output"}  # in the place of those without
+WITHOUT_LISTS: set[GraphName] = {"step", "draft_step"}
 NOT_FINITE = (
     "the model computed NaN or infinity: its weights are damaged, or overflow at this precision;"
     " serve it with HEED_PRECISION=fp32, or export it again"
@@ -91,10 +94,17 @@ class Session:
             self.shortlists = read_shortlists(path, self._config, bundle.manifest.eos_ids)
         self.workers = self._count_workers(settings)
         threads = max(1, settings.cores - self.workers + 1)
+        self.target_lists: dict[tuple[int, ...], TargetList] = {}  # by the ids of the language
+        if self.on_cpu:
+            open_output = partial(self._lazy, "output", threads=threads)
+            self.target_lists = read_target_lists(bundle, precision, open_output)
+        unused = WITHOUT_LISTS if self.target_lists else WITH_LISTS
+        if self._mover:
+            unused = unused | {"draft_step"}
         self._graphs: dict[GraphName, LazyGraph] = {
             graph: self._lazy(graph, bundle.path(file), threads)
             for graph, file in graphs.items()
-            if settings.opens(graph) and (graph != "draft_step" or self._mover is None)
+            if settings.opens(graph) and graph not in unused
         }
         self._check_signatures(bundle)
         self._device_bindings: DeviceBindings | None = None
@@ -130,16 +140,20 @@ class Session:
         if graph in self._graphs:
             self._graphs[graph].check = check
 
-    def new_cache(self, rows_per_source: int, shortlisted: bool = False) -> Cache | DeviceCache:
+    def new_cache(
+        self, rows_per_source: int, shortlisted: bool = False, language: tuple[int, ...] = ()
+    ) -> Cache | DeviceCache:
         """Return an empty cache in the memory that the provider computes in. If `shortlisted`, its
-        steps score the tokens on the shortlists of the sources alone."""
+        steps score the tokens on the shortlists of the sources alone; with the ids of a `language`
+        those of its list."""
         if self._mover:
             return DeviceCache(self._config, rows_per_source, self._mover)
         outputs = None
         if shortlisted:
             sizes = self._config.d_model, self._config.target_vocab_size
             outputs = Outputs(self._gather, *sizes)
-        return Cache(self._config, rows_per_source, self._cache_type, outputs)
+        target_list = self.target_lists[language] if language else None
+        return Cache(self._config, rows_per_source, self._cache_type, outputs, target_list)
 
     def encode(
         self,
@@ -174,8 +188,10 @@ class Session:
         Returns the `k` best next tokens, or the whole vocabulary if it is smaller, and on demand
         all logits. The next step overwrites them.
         """
-        graph: GraphName = "step" if gates is None else "gated_step"
-        if isinstance(cache, Cache) and cache.outputs:
+        graph: GraphName = "hidden_step" if self.target_lists else "step"
+        if gates is not None:
+            graph = "gated_step"
+        elif isinstance(cache, Cache) and cache.outputs:
             graph = "shortlisted_step"
         candidates = self._step(graph, cache, tokens, k, logits, gates)
         cache.position += 1
@@ -202,8 +218,8 @@ class Session:
         needed = int(cache.position.max()) + (1 if tokens.ndim == 1 else tokens.shape[1])
         if needed > cache.capacity:
             cache.grow(needed)
-        outputs = cache.outputs if isinstance(cache, Cache) else None
-        vocab_size = len(outputs.tokens) if outputs else self._config.target_vocab_size
+        listed = cache.listed if isinstance(cache, Cache) else None
+        vocab_size = len(listed.tokens) if listed else self._config.target_vocab_size
         k = min(k, vocab_size)
         key = graph, tokens.shape, k, logits
         if key not in cache.bindings:
@@ -214,10 +230,10 @@ class Session:
         candidates = cache.bindings[key].run(tokens, cache.position, gates)
         if isnan(candidates.log_probs.sum()):  # they are at most 0, so infinities give no NaN
             raise PassFailed(NOT_FINITE)
-        if not outputs:
+        if not listed:
             return candidates
-        all_logits = None if candidates.logits is None else outputs.scatter(candidates.logits)
-        return Candidates(candidates.log_probs, outputs.tokens[candidates.ids], all_logits)
+        all_logits = None if candidates.logits is None else listed.scatter(candidates.logits)
+        return Candidates(candidates.log_probs, listed.tokens[candidates.ids], all_logits)
 
     def _bind(
         self,
@@ -230,8 +246,11 @@ class Session:
     ) -> Binding | DeviceBinding:
         """Bind a graph to a cache for tokens of this shape."""
         if isinstance(cache, Cache):
-            names, step = (self._self_names, self._cross_names), self.open(graph)
-            return Binding(cache, step, names, k, shape=shape, vocab_size=vocab_size, gates=gates)
+            names, graphs = (self._self_names, self._cross_names), [self.open(graph)]
+            if graph == "hidden_step":
+                listed = cache.target_list
+                graphs.append(listed.output.open() if listed else self.open("output"))
+            return Binding(cache, graphs, names, k, shape=shape, vocab_size=vocab_size, gates=gates)
         assert self._device_bindings
         return self._device_bindings.bind(cache, self.open(graph), k, vocab_size)
 
@@ -363,13 +382,12 @@ class Session:
         Graphs that are opened later are only described: their weights would take memory.
         """
         files = bundle.manifest.precisions[self.precision]
-        decoding = {"encoder", "shortlisted_step" if self.shortlists else "step"}
+        decoding = {"encoder", "hidden_step", "shortlisted_step" if self.shortlists else "step"}
         for graph in self._graphs:
             path = bundle.path(files[graph])
             session = self.open(graph) if graph in decoding else describe_graph(path)
-            cache_type = CACHE_TYPES[self._cache_type]
-            if fault := describe_mismatch(session, graph, self._config, cache_type):
-                raise StartupError(f"{path}: {fault}: export the bundle again")
+            wanted = expected_tensors(graph, self._config, CACHE_TYPES[self._cache_type])
+            check_signature(path, session, graph, wanted)
 
 
 def unpadded(rows: FloatArray, lengths: IntArray) -> list[FloatArray]:

@@ -1,27 +1,31 @@
 """The inputs and outputs of each graph, as docs/bundle.md promises them."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
 
 from service.bundle.manifest import Config, GraphName
+from service.errors import StartupError
 
 Tensors = dict[str, tuple[str | int, ...]]  # name -> its type, then its axes of fixed size
 FLOAT, INT = "float", "int64"  # ONNX Runtime's names
+K: Tensors = {"k": (INT, 1)}
 
 
-def describe_mismatch(
-    session: ort.InferenceSession, graph: GraphName, config: Config, cache_type: str
-) -> str | None:
-    """Return which inputs or outputs of a graph contradict the configuration; None if none do."""
+def check_signature(
+    path: Path, session: ort.InferenceSession, graph: GraphName, wanted: tuple[Tensors, Tensors]
+) -> None:
+    """Raise StartupError naming the inputs or outputs of a graph that are not those wanted."""
     sides = ("inputs", session.get_inputs()), ("outputs", session.get_outputs())
-    wanted = expected_tensors(graph, config, cache_type)
     for (side, found), expected in zip(sides, wanted, strict=True):
         if wrong := dict(reported_tensors(found).items() ^ expected.items()):
             names = ", ".join(sorted(wrong))
-            return f"the {graph} graph's {side} {names} are not what the configuration describes"
-    return None
+            raise StartupError(
+                f"{path}: the {graph} graph's {side} {names} are not what the configuration"
+                " describes: export the bundle again"
+            )
 
 
 def reported_tensors(arguments: Iterable[Any]) -> Tensors:
@@ -50,7 +54,8 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
     lengths = "decoder_input_ids", "decoder_length", "source_length"
     forced = dict.fromkeys(lengths, (INT,)) | cross
     token = dict.fromkeys(("token", "position", "source_length"), (INT,))
-    step: Tensors = token | {"k": (INT, 1)} | own | cross
+    step: Tensors = token | K | own | cross
+    hidden: Tensors = {"hidden": (FLOAT, config.d_model)}
     encoder = weights_of(["encoder_attention"], heads, config.num_encoder_layers)
     encoder_norms = weights_of(["encoder_value_norms"], heads, config.num_encoder_layers)
     weights, norms = ([f"{kind}_{what}" for kind in kinds] for what in ("attention", "value_norms"))
@@ -76,8 +81,16 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
         "gated_decoder": (scored | decoder_gates, both | both_norms | log_probs),
         "shortlisted_step": (step | listed, placed | written),
         "output_rows": ({"ids": (INT,)}, listed),
+        "hidden_step": (token | own | cross, hidden | written),
+        "output": (hidden | K, best),
     }
     return tables[graph]
+
+
+def expected_of_list(config: Config, tokens: int) -> tuple[Tensors, Tensors]:
+    """Return the inputs and the outputs of the output projection over so many tokens."""
+    inputs: Tensors = {"hidden": (FLOAT, config.d_model)} | K
+    return inputs, {"top_log_probs": (FLOAT,), "top_places": (INT,), "logits": (FLOAT, tokens)}
 
 
 def weights_of(kinds: Iterable[str], heads: int, layers: int) -> Tensors:

@@ -16,11 +16,14 @@ from model.usage import Usage, plain_usage
 FORMAT_VERSION = 2
 MIB = 1 << 20
 SHORTLISTS = "shortlists.npz"
+TARGET_LISTS = "target_lists.npz"
+LIST_GRAPH = "listed_"  # begins the name of the graph of a language's list
 LARGEST = {  # bytes of a file that the service reads as a whole
     "bundle.json": 2 * MIB,
     "MODEL_CARD.md": MIB,
     "parity.npz": 64 * MIB,
     SHORTLISTS: 64 * MIB,
+    TARGET_LISTS: 64 * MIB,
     **dict.fromkeys(TOKENIZERS, 64 * MIB),
 }
 MOST_EXAMPLES = 10
@@ -102,6 +105,7 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
             "compose": usage.compose,
         },
         **({} if usage.shortlists is None else {"shortlists": SHORTLISTS}),
+        **({"target_lists": describe_lists(bundle)} if usage.target_lists else {}),
         "precisions": list_graphs(bundle),
         "origin": usage.origin,
         "files": list_files(bundle),
@@ -155,6 +159,27 @@ def check_examples(examples: Sequence[str]) -> None:
 
 def list_graphs(bundle: Path) -> dict[str, dict[str, str]]:
     """Return, for each precision that has a folder, the files of its graphs by name."""
+    return {
+        precision: {name: file for name, file in files.items() if not name.startswith(LIST_GRAPH)}
+        for precision, files in graph_files(bundle).items()
+    }
+
+
+def describe_lists(bundle: Path) -> dict[str, Any]:
+    """Return the file of the languages' lists and, for each precision that has them, their graphs
+    by language."""
+    graphs = {
+        precision: {
+            name.removeprefix(LIST_GRAPH): file
+            for name, file in files.items()
+            if name.startswith(LIST_GRAPH)
+        }
+        for precision, files in graph_files(bundle).items()
+    }
+    return {"tokens": TARGET_LISTS, "graphs": {name: each for name, each in graphs.items() if each}}
+
+
+def graph_files(bundle: Path) -> dict[str, dict[str, str]]:
     return {
         precision: {graph.stem: f"{precision}/{graph.name}" for graph in sorted(graphs)}
         for precision in FOLDERS

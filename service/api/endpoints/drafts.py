@@ -47,8 +47,8 @@ def check_draft(body: DecodeRequest, model: Model, search: SearchOptions, faults
 def why_no_drafts(model: Model) -> str:
     """Return why a model cannot use drafts and what to do, empty if it can."""
     graphs, manifest = model.engine.opened.graphs, model.manifest
-    if "shortlisted_step" in graphs:
-        return "it decodes by shortlists, which drafts do not have; omit draft"
+    if graphs & {"shortlisted_step", "output"}:
+        return "it decodes by lists of tokens, which drafts do not have; omit draft"
     if DRAFTS in graphs:
         return ""
     if manifest.config.recurrent:

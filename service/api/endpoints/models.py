@@ -35,6 +35,12 @@ class LanguageCodes(BaseModel):
         description="The target_language of requests that name none. It is absent where a request"
         " must name one, unless there is only one.",
     )
+    target_lists: dict[str, int] | None = Field(
+        default=None,
+        description="Targets in these languages have the tokens of a list alone, which has so many."
+        " Absent if all languages have all tokens.",
+        exclude_if=is_absent,
+    )
 
 
 class ModelCard(BaseModel):
@@ -133,6 +139,7 @@ def describe(call: Call, model: Model) -> ModelCard:
             source=list(manifest.languages.source),
             target=list(manifest.languages.target),
             default_target=manifest.languages.default_target,
+            target_lists=opened.target_lists or None,
         ),
         alignment=manifest.alignment,
         origin=manifest.origin,
