@@ -28,7 +28,7 @@ ENOUGH = 4  # equal tokens that make any place of a draft credible
 class Draft:
     """A draft of one target, and the place in it that the target has reached.
 
-    ABSENT stands for a token that targets lack.
+    Its ids end with eos. ABSENT stands for a token that targets lack.
     """
 
     def __init__(self, ids: tuple[int, ...], prefix: abc.Sequence[int]) -> None:
@@ -58,7 +58,8 @@ class Draft:
             return []
         unsure = self._missed is not None and self._inserts is None
         count = 1 if unsure else max(LEAST_DRAFTED, 1 + round(self._right / self._wrong))
-        proposed = [*self._ids[self._place : self._place + min(most, count)]]
+        end = min(self._place + min(most, count), len(self._ids) - 1)  # nothing follows eos
+        proposed = [*self._ids[self._place : end]]
         return proposed[: proposed.index(ABSENT)] if ABSENT in proposed else proposed
 
     def follow(
