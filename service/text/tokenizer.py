@@ -15,11 +15,10 @@ from tokenizers.decoders import DecodeStream
 
 from service.errors import Fault, Invalid, PassFailed, TooLarge, shorten, shorten_line
 from service.text.compose import takes_long
-from service.text.tokens import Token, Tokens, close_gaps, visible
+from service.text.tokens import Token, Tokens, bytes_of, close_gaps, name_of, visible
 from service.text.unknown import WORDS, advise, unknown_fault
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
-BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
 UNKNOWN = "<unk>"
 WORD_MARK = "\u2581"  # as sentencepiece writes it
 VISIBLE = "LNPS"  # categories of Unicode: letters, numbers, punctuation, symbols
@@ -383,19 +382,6 @@ def check_unicode(text: str, pointer: str) -> None:
     except UnicodeEncodeError as error:
         detail = f"has half a surrogate pair at offset {error.start}, which is not Unicode"
         raise Invalid.at(pointer, f"{detail}: remove it") from error
-
-
-def name_of(library: Library, token_id: int) -> str:
-    """Return a token as it is shown; an empty text for an id that the library lacks."""
-    return visible(library.id_to_token(token_id) or "")
-
-
-def bytes_of(library: Library) -> dict[int, bytes]:
-    """Return the ids that stand for one byte each; none if a byte has no id."""
-    ids = [library.token_to_id(name) for name in BYTES]
-    if None in ids:
-        return {}
-    return {i: bytes([byte]) for byte, i in enumerate(ids) if i is not None}
 
 
 def unknown_ids(library: Library) -> set[int]:

@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tokenizers import Encoding
+from tokenizers import Tokenizer as Library
+
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
 
 
 @dataclass(slots=True)  # not frozen, which would take three times as long to make
@@ -64,6 +67,19 @@ class Tokens:
 def visible(name: str) -> str:
     """Return a token's name without the space at its end that keeps texts from reaching it."""
     return name.removesuffix(" ") or name
+
+
+def name_of(library: Library, token_id: int) -> str:
+    """Return a token as it is shown; an empty text for an id that the library lacks."""
+    return visible(library.id_to_token(token_id) or "")
+
+
+def bytes_of(library: Library) -> dict[int, bytes]:
+    """Return the ids that stand for one byte each; none if a byte has no id."""
+    ids = [library.token_to_id(name) for name in BYTES]
+    if None in ids:
+        return {}
+    return {i: bytes([byte]) for byte, i in enumerate(ids) if i is not None}
 
 
 def close_gaps(text: str, encoding: Encoding) -> list[Token]:
