@@ -42,7 +42,13 @@ from model.importers.proofs.texts import Reader, read_texts
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.proofs.versions import describe_differences
 from model.importers.readme import find_licence
-from model.importers.target_lists import Targets, check_targets, list_tokens, prove_list
+from model.importers.target_lists import (
+    Targets,
+    check_size,
+    check_targets,
+    list_tokens,
+    prove_list,
+)
 from model.importers.tokenizers import byt5
 from model.importers.tokenizers.kinds import SMALL_100, is_bytes, kind_of
 from model.importers.tokenizers.marian import read_marian_vocabularies
@@ -139,6 +145,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
         lists[code], proof = make_list(model, replace(plan, usage=usage), options, code)
         proofs.append(proof)
     raise_failed(proofs)
+    check_size(lists)
     usage = replace(usage, target_lists=lists)
     packages, hashes = versions(*PACKAGES), hash_files(folder)
     trained = TrainedModel(
@@ -184,7 +191,7 @@ def read_plan(folder: Path, options: Options, progress: Progress) -> Plan:
         progress(f"note: {sentence}")
     if options.examples:
         check_example_languages(usage)
-    check_targets(options.targets, usage)
+    check_targets(options.targets, usage, options.precision)
     checkpoint.close()
     return Plan(checkpoint, licence, config, weights, vocabularies, usage)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import regex
 
 from model.data.tokenizers import unknown_id_of
-from model.export.checks.samples import IdPairs
+from model.export.checks.samples import IdArray, IdPairs
+from model.export.files.manifest import LARGEST, MIB, TARGET_LISTS, Precision
 from model.importers.proofs.proof import Proof
 from model.importers.proofs.texts import read_lines
 from model.importers.tokenizers.added_tokens import HIDDEN
@@ -29,21 +30,35 @@ BYTE = regex.compile("<0x[0-9A-F]{2}>")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # of sentencepiece
 AT_ONCE = 10_000  # lines
 NAMED = 5  # tokens that a proof names
+TOKEN_BYTES = 4  # of an id in the file of all lists, beside less than a MiB of names
 
 
 def read_targets(given: str) -> Targets:
-    """Return the languages of `--targets`: CODE or CODE=FILE, separated by commas."""
-    parts = (each.partition("=") for each in given.split(",")) if given else ()
-    return {code.strip(): Path(file) if equals else None for code, equals, file in parts}
+    """Return the languages of `--targets`: CODE or CODE=FILE, separated by commas. Raise InputError
+    if one is named twice, or has an equals sign without a file."""
+    targets: dict[str, Path | None] = {}
+    for part in given.split(",") if given else ():
+        code, equals, file = map(str.strip, part.partition("="))
+        if code in targets:
+            raise InputError(f"--targets has {code!r} twice: give it once, with a file or without")
+        if equals and not file:
+            raise InputError(f"--targets has {part!r}, which names no file: give {code}=FILE")
+        targets[code] = Path(file) if equals else None
+    return targets
 
 
-def check_targets(targets: Targets, usage: Usage) -> None:
-    """Raise InputError for a model with shortlists, for a language without ids, for a file that is
-    missing, and for a code that needs one because it names no script."""
+def check_targets(targets: Targets, usage: Usage, precision: Precision) -> None:
+    """Raise InputError for a model with shortlists, for fp16 alone, for a language without ids, for
+    a file that cannot be read, and for a code that needs one because it names no script."""
     if targets and usage.shortlists is not None:
         raise InputError(
             "--targets is not for a model with shortlists: leave it out, or convert the folder"
             " without its file of shortlists"
+        )
+    if targets and precision is Precision.fp16:
+        raise InputError(
+            "--targets is not for fp16, which scores all tokens: leave it out, or give another"
+            " --precision, such as all"
         )
     for code, file in targets.items():
         if not usage.target_languages.get(code):
@@ -62,6 +77,18 @@ def check_targets(targets: Targets, usage: Usage) -> None:
             raise InputError(
                 f"{file} of --targets is not a file: give one with a text on each line"
             )
+        if file is not None:
+            read_lines(file)  # one that is empty is refused in seconds, not minutes
+
+
+def check_size(lists: Mapping[str, IdArray]) -> None:
+    """Raise InputError for more tokens than the file of all lists may hold."""
+    count, most = sum(map(len, lists.values())), (LARGEST[TARGET_LISTS] - MIB) // TOKEN_BYTES
+    if count > most:
+        raise InputError(
+            f"the lists of --targets have {count} tokens together; the limit is {most}: give fewer"
+            " languages, or CODE=FILE for those whose script has most tokens"
+        )
 
 
 def list_tokens(

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model.export.files.manifest import LARGEST, MIB, TARGET_LISTS, Precision
 from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
 from model.importers.target_lists import (
+    check_size,
     check_targets,
     list_tokens,
     prove_list,
@@ -18,6 +20,7 @@ from model.importers.target_lists import (
 )
 from model.network.config import InputError
 from model.usage import Shortlists
+from service.runtime import reference
 from tests.model.importers.checkpoints import write_m2m100, write_nllb
 from tests.model.importers.conftest import read
 from tests.model.importers.served import refusal
@@ -119,6 +122,8 @@ def test_targets_name_languages_and_files():
         ("fra_Latn,", "'', which is not a target language"),
         ("fra_Latn=absent.txt", "absent.txt of --targets is not a file"),
         ("fra_Xxxx", "'fra_Xxxx', which is not a target language"),
+        ("fra_Latn,rus_Cyrl,fra_Latn=a.txt", "--targets has 'fra_Latn' twice: give it once"),
+        ("fra_Latn=", "'fra_Latn=', which names no file: give fra_Latn=FILE"),
     ],
 )
 def test_bad_targets_are_refused(folder, tmp_path, given, named):
@@ -134,20 +139,53 @@ def test_a_code_without_a_script_needs_a_file(tmp_path):
 def test_an_unknown_script_needs_a_file(model):
     usage = replace(model[1], target_languages={"abc_Abcd": [5]})
     with pytest.raises(InputError, match="give abc_Abcd=FILE"):
-        check_targets({"abc_Abcd": None}, usage)
+        check_targets({"abc_Abcd": None}, usage, Precision.auto)
 
 
 def test_a_model_without_languages_has_no_lists(model):
     usage = replace(model[1], target_languages={})
     with pytest.raises(InputError, match="leave --targets out"):
-        check_targets({"fra_Latn": None}, usage)
+        check_targets({"fra_Latn": None}, usage, Precision.auto)
+
+
+def test_fp16_alone_has_no_lists(model):
+    with pytest.raises(InputError, match="not for fp16, which scores all tokens"):
+        check_targets({"fra_Latn": None}, model[1], Precision.fp16)
+    check_targets({"fra_Latn": None}, model[1], Precision.all)
+    check_targets({}, model[1], Precision.fp16)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"), [(b"\n", "holds no text"), (b"\xff", "is not UTF-8")]
+)
+def test_files_without_texts_are_refused_before_the_network_is_read(
+    model, tmp_path, content, named
+):
+    file = tmp_path / "texts.txt"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=named):
+        check_targets({"fra_Latn": file}, model[1], Precision.auto)
+
+
+def test_more_tokens_than_the_service_reads_are_refused(tmp_path, monkeypatch):
+    """`read_arrays` bounds the unpacked arrays, which say more than the size of the file."""
+    monkeypatch.setitem(LARGEST, TARGET_LISTS, 2 * MIB)
+    monkeypatch.setattr(reference, "LARGEST_REFERENCE", 2 * MIB)
+    most = MIB // 4
+    lists = {f"l{i}": np.arange(most // 128) for i in range(128)}
+    check_size(lists)
+    arrays = {code: each.astype(np.int32) for code, each in lists.items()}
+    np.savez_compressed(tmp_path / "lists.npz", **arrays)
+    assert len(reference.read_arrays(tmp_path / "lists.npz")) == len(lists)
+    with pytest.raises(InputError, match=f"have {most + 1} tokens together; the limit is {most}"):
+        check_size(lists | {"more": np.arange(1)})
 
 
 def test_a_model_with_shortlists_has_no_lists(model):
     shortlists = Shortlists(*(np.zeros(1, np.int64) for _ in range(3)))
     with pytest.raises(InputError, match="not for a model with shortlists"):
-        check_targets({"fra_Latn": None}, replace(model[1], shortlists=shortlists))
-    check_targets({}, replace(model[1], shortlists=shortlists))
+        check_targets({"fra_Latn": None}, replace(model[1], shortlists=shortlists), Precision.auto)
+    check_targets({}, replace(model[1], shortlists=shortlists), Precision.auto)
 
 
 def test_a_proof_counts_texts_with_tokens_that_are_not_listed(model):
