@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from string import ascii_letters
 
 import regex
 
@@ -126,9 +127,11 @@ def prove_list(code: str, listed: Collection[int], pairs: IdPairs, start: int, s
 
 
 def of_script(pieces: Mapping[int, str], code: str) -> set[int]:
-    """Return the tokens that have no letter of other scripts than the code names."""
+    """Return the tokens that have no letter of other scripts than the code names, and single ones
+    from A to Z, which spell names and addresses in texts of any script."""
     own = "".join(map(OF_SCRIPT.format, scripts_of(code)))
-    return without(f"{LETTER}--[{own}]", pieces)
+    spelling = {i for i, piece in pieces.items() if piece in ascii_letters and len(piece) == 1}
+    return without(f"{LETTER}--[{own}]", pieces) | spelling
 
 
 def without(letters: str, pieces: Mapping[int, str]) -> set[int]:
