@@ -22,9 +22,11 @@ from model.importers.target_lists import (
 from model.network.config import InputError
 from model.usage import Shortlists
 from service.runtime import reference
+from tests.conftest import opened
 from tests.model.importers.checkpoints import write_m2m100, write_nllb
 from tests.model.importers.conftest import read
-from tests.model.importers.served import refusal
+from tests.model.importers.served import post, refusal, run
+from tests.tracing import only
 
 CODES = ("eng_Latn", "fra_Latn", "rus_Cyrl")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -99,6 +101,34 @@ def test_a_file_lists_the_tokens_of_its_texts_and_spells_their_letters(model, co
     for letter in "thweairsloyud":
         assert not vocabulary.keys() & {letter} or letter in found
     assert not {"z", "k", "я"} & found.keys()
+
+
+def test_a_converted_model_is_served_with_its_lists(folder, tmp_path):
+    """From the command to answers: by a script, by a file, and of a language without a list."""
+    (file := tmp_path / "texts.txt").write_text(TEXTS)
+    with only("encoder", "step"):
+        given = "--targets", f"rus_Cyrl, fra_Latn={file}"
+        done = run(folder, bundle := tmp_path / "lists", "--precision", "fp32", *given)
+    assert done.exit_code == 0, done.output
+    for code in ("rus_Cyrl", "fra_Latn"):
+        (proof,) = (line for line in done.stdout.splitlines() if f"| tokens of {code} |" in line)
+        assert proof.endswith(" listed | holds |")
+        assert proof.strip("| ") in (bundle / "MODEL_CARD.md").read_text()
+    with np.load(bundle / "target_lists.npz") as arrays:
+        lists = {code: {*tokens.tolist()} for code, tokens in arrays.items()}
+    body = {"source": ["hello", "how do you do ?"], "source_language": "eng_Latn"}
+    free = {"temperature": 3.0, "num_hypotheses": 8, "seed": 1, "max_new_tokens": 20}
+    with opened(bundle, precision="fp32") as client:
+        (model,) = client.get("/v1/models").json()["models"]
+        sizes = {code: len(tokens) for code, tokens in lists.items()}
+        assert model["languages"]["target_lists"] == sizes
+        written = {}
+        for code in CODES:
+            results = post(client, "/v1/decode", **body, target_language=code, **free)
+            hypotheses = [each for result in results for each in result["hypotheses"]]
+            written[code] = {token for each in hypotheses for token in each["token_ids"]}
+    assert all(written[code] <= tokens for code, tokens in lists.items())
+    assert not any(written["eng_Latn"] <= tokens for tokens in lists.values())
 
 
 def test_scripts_of_codes():
