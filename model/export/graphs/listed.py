@@ -71,7 +71,7 @@ def keep_tokens(graph: onnx.GraphProto, tokens: NDArray[np.int64]) -> None:
     rename_inputs(graph, {name: f"{name}_listed" for name in weights})
     gathers = [helper.make_node("Gather", [name, "tokens"], [f"{name}_listed"]) for name in weights]
     replace_nodes(graph, [*gathers, *graph.node])
-    graph.initializer.append(numpy_helper.from_array(tokens, "tokens"))
+    graph.initializer.append(numpy_helper.from_array(tokens.astype(np.int32), "tokens"))
     _, ids, logits = graph.output
     for node in graph.node:
         for place, name in enumerate(node.output):
