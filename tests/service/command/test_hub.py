@@ -188,6 +188,7 @@ def test_a_checkpoint_is_converted_once_for_each_state_of_its_files(
     [
         ("opus-2020-01-20.zip", "opus-2020-01-20"),
         ("_opusTC+bt.zip", "opusTC-bt"),
+        ("OPUS.ZIP", "OPUS"),
         ("+.zip", "model"),
     ],
 )
@@ -200,6 +201,18 @@ def test_a_zip_is_converted_once_until_it_changes(hub, conversions, file, name):
     path.write_bytes(b"another")
     assert find_model(str(path)) != first
     assert conversions == [str(path)] * 2
+
+
+def test_a_link_to_a_zip_gives_it_its_name(hub, conversions, tmp_path):
+    """As in the cache of the hub, whose files are named by their hashes."""
+    (tmp_path / "0123abcd").write_bytes(b"one")
+    link = tmp_path / "opus.zip"
+    link.symlink_to(tmp_path / "0123abcd")
+    first = find_model(str(link))
+    assert first.name == "opus"
+    assert conversions == [str(link)]
+    (tmp_path / "0123abcd").write_bytes(b"another")
+    assert find_model(str(link)) != first
 
 
 @pytest.mark.parametrize("file", ["heed.toml", "opus.npz", "model.enfr.bin", "model.enfr.bin.gz"])
