@@ -193,6 +193,7 @@ def test_files_have_the_limits_of_the_service(tmp_path):
         "shortlists.npz": reference.LARGEST_REFERENCE,
         "source.tokenizer.json": bundle_files.LARGEST_TOKENIZER,
         "target.tokenizer.json": bundle_files.LARGEST_TOKENIZER,
+        "target_lists.npz": reference.LARGEST_REFERENCE,
     }
     card = tmp_path / "MODEL_CARD.md"
     card.write_bytes(b"a" * (1 << 20))

@@ -6,11 +6,12 @@ The limits are measured here from what an answer holds, which the service comput
 import json
 import re
 
+import numpy as np
 import pytest
 
 from service.api.reading.answer_size import ALTERNATIVE_BYTES, TOKEN_BYTES
 from service.api.reading.call import LITTLE
-from service.search.protocol import Hypothesis
+from service.search.protocol import ALTERNATIVE, Hypothesis
 from service.wire import Answer
 
 
@@ -125,7 +126,7 @@ def test_no_token_limit_is_advised_that_would_contradict(client, limit, options)
 
 def test_alternatives_are_written_in_a_thread():
     """Those of a few tokens are too many to write on the event loop."""
-    top = [[(i, -1.0) for i in range(20)] for _ in range(4)]
+    top = np.array([[(i, -1.0) for i in range(20)]] * 4, ALTERNATIVE)
     answer = Answer(hypotheses=[Hypothesis([5] * 4, [-1.0] * 4, "length", 1.0, top)])
     assert answer.size > LITTLE
 

@@ -14,6 +14,7 @@ FREE = {
     ("AttentionRequest", "glossary"),
     ("AttributionRequest", "glossary"),
     ("DecodeRequest", "glossary"),
+    ("LanguageCodes", "target_lists"),
 }
 
 
