@@ -19,10 +19,11 @@ from model.importers.card import hash_files, write_card
 from model.importers.checkpoint import GENERATION, OWN, Checkpoint
 from model.importers.decoding import Generation
 from model.importers.description import read_description
-from model.importers.fields import architectures, number
+from model.importers.fields import number
 from model.importers.folders import check_folder, name_of
-from model.importers.networks import bart, marian, t5
+from model.importers.networks import marian, t5
 from model.importers.networks.bart import read_bart
+from model.importers.networks.kinds import check_config
 from model.importers.networks.marian import read_marian
 from model.importers.networks.plain import read_plain
 from model.importers.networks.state import BANNED
@@ -58,7 +59,6 @@ from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from model.usage import Usage
 
-INDIC_TRANS = "IndicTrans"  # the model_type of IndicTrans2
 SMALL_100_LAYERS = (12, 3)  # of encoder and decoder
 PROVED = 32  # texts that the graphs are compared on
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onnxruntime")
@@ -273,26 +273,10 @@ def read_model(checkpoint: Checkpoint, max_length: int | None = None) -> Transfo
 
 
 def check_kind(checkpoint: Checkpoint) -> None:
-    """Raise InputError naming the known kinds if the checkpoint is of another one."""
-    kind, known = checkpoint.config.get("model_type"), (*bart.KINDS, *t5.KINDS)
-    if kind in known:
-        if kind_of(checkpoint) == "m2m_100":
-            check_m2m_100(checkpoint)
-        return
-    if kind == INDIC_TRANS:
-        raise InputError(
-            f"{checkpoint.folder} is IndicTrans2, which Heed does not convert: its IndicProcessor,"
-            " outside of the tokenizer, brings all Indic scripts to Devanagari and back, and a"
-            " bundle has no place for it; convert an NLLB instead, such as"
-            " facebook/nllb-200-distilled-600M"
-        )
-    named = architectures(checkpoint)
-    decoder_only = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in named)
-    advice = "; it has a decoder alone, and Heed serves encoder-decoders" if decoder_only else ""
-    raise InputError(
-        f"{checkpoint.folder}: config.json has model_type {kind!r}: Heed knows"
-        f" {', '.join(known)}{advice}"
-    )
+    """Raise InputError if a checkpoint of Hugging Face's is of a kind that is not converted."""
+    check_config(checkpoint.config, str(checkpoint.folder))
+    if kind_of(checkpoint) == "m2m_100":
+        check_m2m_100(checkpoint)
 
 
 def check_m2m_100(checkpoint: Checkpoint) -> None:

@@ -1,6 +1,7 @@
 """Read config.json: the fields that every kind of checkpoint has, under one name or another."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, TypedDict, cast
 
 from model.export.files.limits import MOST_ENDS
@@ -160,29 +161,29 @@ def start_id(checkpoint: Checkpoint, below: float = math.inf) -> int:
     return id_of(checkpoint, CONFIG, names[0], below)
 
 
-def architectures(checkpoint: Checkpoint) -> list[str]:
-    """Return the names of the classes that wrote the checkpoint."""
-    found = checkpoint.config.get("architectures")
+def architectures(config: Mapping[str, Any], place: str) -> list[str]:
+    """Return the names of the classes that wrote the checkpoint in this place."""
+    found = config.get("architectures")
     found = [] if found is None else found
     if not isinstance(found, list) or not all(
         isinstance(each, str) for each in cast("list[Any]", found)
     ):
-        raise unsupported(checkpoint, "architectures", "a list of names")
+        raise InputError(f"{place}: {CONFIG} has architectures {found!r}; expected a list of names")
     return cast("list[str]", found)
 
 
-def check_architecture(checkpoint: Checkpoint) -> None:
+def check_architecture(config: Mapping[str, Any], place: str) -> None:
     """Raise InputError for a checkpoint with another head, or with quantised weights."""
-    for name in architectures(checkpoint):
+    for name in architectures(config, place):
         if not name.endswith(("ForConditionalGeneration", "MTModel", "LMHeadModel")):
             raise InputError(
-                f"{checkpoint.folder}: config.json has architectures {name}: Heed serves models"
-                " that generate, such as ...ForConditionalGeneration"
+                f"{place}: {CONFIG} has architectures {name}: Heed serves models that generate,"
+                " such as ...ForConditionalGeneration"
             )
-    if checkpoint.config.get("quantization_config"):
+    if config.get("quantization_config"):
         raise InputError(
-            f"{checkpoint.folder}: config.json has a quantization_config: give the checkpoint from"
-            " before quantisation"
+            f"{place}: {CONFIG} has a quantization_config: give the checkpoint from before"
+            " quantisation"
         )
 
 

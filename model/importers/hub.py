@@ -6,7 +6,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from model.importers.checkpoint import OWN, WEIGHT_FILES
+from model.importers.checkpoint import OWN, WEIGHT_FILES, config_name, read_json
+from model.importers.fields import CONFIG
+from model.importers.networks.kinds import check_config
 from model.importers.readme import README, find_licence
 from model.network.config import InputError
 
@@ -24,7 +26,8 @@ def download(name: str, licence: str) -> Path:
     hub's own cache lacks are downloaded; if the hub cannot be reached, that cache is used.
 
     Raise InputError if there is no such model, or neither the hub nor the cache has it, or, before
-    its weights are downloaded, if neither `licence` nor its README.md names a licence.
+    its weights are downloaded, if neither `licence` nor its README.md names a licence, or if its
+    config.json is of a kind that is not converted.
     """
     from httpx2 import TransportError
     from huggingface_hub import model_info, snapshot_download
@@ -42,8 +45,12 @@ def download(name: str, licence: str) -> Path:
         except (TransportError, OfflineModeIsEnabled):
             return Path(snapshot_download(model, revision=revision or None, **FROM_CACHE))
         files = choose([each.rfilename for each in info.siblings or []])
-        few = snapshot_download(model, revision=info.sha, allow_patterns=[README, OWN])
-        find_licence(Path(few), licence)
+        few = Path(
+            snapshot_download(model, revision=info.sha, allow_patterns=[README, OWN, CONFIG])
+        )
+        find_licence(few, licence)
+        if config_name(few) == CONFIG and (few / CONFIG).is_file():
+            check_config(read_json(few / CONFIG), name)
         return Path(snapshot_download(model, revision=info.sha, allow_patterns=files))
     except LocalEntryNotFoundError as error:
         raise InputError(

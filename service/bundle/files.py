@@ -71,7 +71,7 @@ def describe_missing(root: Path) -> str:
     if inside:
         found = ", ".join(inside[:NAMED_BUNDLES]) + ("…" if len(inside) > NAMED_BUNDLES else "")
         return f"{root} is not a bundle, but holds some: give one or several of {found}"
-    if root.suffix == ".zip" or (root / "config.json").is_file():
+    if root.suffix.lower() == ".zip" or (root / "config.json").is_file():
         return f"{root} is a checkpoint: run `heed convert {root} OUT`, and give the folder OUT"
     if not root.is_dir():
         return f"{root} is a file: give the folder of a bundle"

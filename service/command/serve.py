@@ -130,7 +130,7 @@ def writing(folder: Path) -> Generator[None]:
 def is_checkpoint(path: Path) -> bool:
     """Return whether `convert` may know a folder or file: by the names of files, or as a zip."""
     if path.is_file():
-        return path.suffix == ".zip"
+        return path.suffix.lower() == ".zip"
     is_bundle = (path / "bundle.json").exists()
     return not is_bundle and any(any(path.glob(pattern)) for pattern in OF_CHECKPOINTS)
 
@@ -138,7 +138,7 @@ def is_checkpoint(path: Path) -> bool:
 def bundle_of(checkpoint: Path) -> Path:
     """Return the bundle of a checkpoint's folder or zip. Convert it if the cache has none of its
     files as they are. Raise OSError and StartupError."""
-    path = checkpoint.resolve()
+    path = Path(os.path.abspath(checkpoint))  # a link to a zip has its name: .zip at its end
     files = sorted((each.name, each.stat()) for each in (path, *path.glob("*")) if each.is_file())
     state = [(name, status.st_size, status.st_mtime_ns) for name, status in files]
     mark = hashlib.sha256(repr((str(path), state)).encode()).hexdigest()[:12]
@@ -151,7 +151,8 @@ def bundle_of(checkpoint: Path) -> Path:
 def model_name(path: Path) -> str:
     """Return the name of a folder or zip, with hyphens for what the names of models cannot have,
     such as the + of opusTCv20210807+bt.zip."""
-    name = re.sub("[^A-Za-z0-9._-]", "-", path.name.removesuffix(".zip")).lstrip("._-")
+    stem = path.stem if path.suffix.lower() == ".zip" else path.name
+    name = re.sub("[^A-Za-z0-9._-]", "-", stem).lstrip("._-")
     return name or "model"
 
 

@@ -42,9 +42,7 @@ class Draft:
         self._failures = 0  # passes that accepted nothing, less what others accepted
         self._agreed = 0  # last tokens of the target that are those before the place
         self._missed: int | None = None  # where the target last left the draft by an unknown token
-        self._inserts: bool | None = (
-            None  # whether such a token comes besides the draft's, if known
-        )
+        self._inserts: bool | None = None  # whether it was additional, if known
         self._place = 0
         for end, token in enumerate(prefix, 1):
             self._read(token, prefix[:end])
@@ -75,7 +73,7 @@ class Draft:
         self.drafted += len(proposed)
         self.accepted += accepted
         if accepted:
-            self._keep(self._place)
+            self._go_on(self._place)
             self._place += accepted
             self._agreed += accepted
         if len(chosen) > accepted:
@@ -93,18 +91,19 @@ class Draft:
         """Find the place after a token that the model chose by itself, the last one of `target`."""
         place = self._place
         if place < len(self._ids) and self._ids[place] == token:
-            self._keep(place)
+            self._go_on(place)
             self._place, self._agreed = place + 1, self._agreed + 1
         elif (found := self._find(token, target)) is not None:
-            self._keep(found - 1)
+            self._go_on(found - 1)
             self._place, self._agreed = found, self._alike(found, target)
         else:
             replaces = self._inserts is False or self._ids[place : place + 1] == (ABSENT,)
             self._place, self._missed = min(place + replaces, len(self._ids)), place
             self._agreed = 0
 
-    def _keep(self, place: int) -> None:
-        """Learn from the place where the draft goes on whether the token before was additional."""
+    def _go_on(self, place: int) -> None:
+        """Learn from the place where the target goes on with the draft whether the token before was
+        additional."""
         if self._missed is not None and 0 <= place - self._missed <= 1:
             self._inserts = place == self._missed
         self._missed = None

@@ -23,7 +23,7 @@ def unpacked(path: Path) -> Generator[Path]:
     Names in the archive choose no place: each file gets the last part of its name. Raise InputError
     if the archive is damaged, far larger than its file, or without weights.
     """
-    if not (path.suffix == ".zip" and path.is_file()):
+    if not (path.suffix.lower() == ".zip" and path.is_file()):
         yield path
         return
     with TemporaryDirectory(prefix="heed-") as temporary:

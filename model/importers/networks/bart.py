@@ -11,7 +11,6 @@ from torch import Tensor
 from model.importers.checkpoint import Checkpoint
 from model.importers.fields import (
     activation,
-    check_architecture,
     common,
     flag,
     number,
@@ -83,7 +82,6 @@ LEARNED = (Table.stored, Table.whole)
 
 def read_bart(checkpoint: Checkpoint) -> Transformer:
     """Return the network. Raise InputError naming what no configuration of ours expresses."""
-    check_architecture(checkpoint)
     kind, reader = KINDS[checkpoint.config["model_type"]], StateReader(checkpoint)
     tied = read_tied(reader)
     config = read_config(checkpoint, kind, tied, reader)

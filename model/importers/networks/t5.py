@@ -8,7 +8,6 @@ from torch import Tensor
 from model.importers.checkpoint import Checkpoint
 from model.importers.fields import (
     activation,
-    check_architecture,
     epsilon,
     flag,
     number,
@@ -41,7 +40,6 @@ def read_t5(checkpoint: Checkpoint, max_length: int) -> Transformer:
 
     Raise InputError naming what no configuration of ours expresses.
     """
-    check_architecture(checkpoint)
     reader = StateReader(checkpoint)
     tied = read_embeddings(reader)
     config = read_config(checkpoint, tied, max_length)

@@ -47,9 +47,9 @@ def compare_pieces(
 def sentencepiece_encoder(file: PieceFile, vocabulary: Sequence[str] | None = None) -> Encode:
     """Return sentencepiece's own encoding of texts, in the ids of `vocabulary`.
 
-    It returns None for a text with a piece that the vocabulary lacks, or with an unknown piece some
-    of whose letters it has. Hugging Face reads the whole piece as unknown; the converted tokenizer
-    splits it.
+    It returns None for a text with a piece that the vocabulary lacks, or with unknown letters that
+    Hugging Face looks up together and the converted tokenizer one by one: if the vocabulary has
+    some of them, or all together, as a token of the other side.
     """
     from sentencepiece import SentencePieceProcessor
 
@@ -57,14 +57,16 @@ def sentencepiece_encoder(file: PieceFile, vocabulary: Sequence[str] | None = No
     ids = {name: i for i, name in enumerate(file.names if vocabulary is None else vocabulary)}
     unknown = ids[file.unknown]
 
+    def differs(piece: str) -> bool:
+        if processor.piece_to_id(piece) != processor.unk_id():
+            return piece not in ids
+        return len(piece) > 1 and (piece in ids or any(letter in ids for letter in piece))
+
     def encode(text: str) -> list[int] | None:
         pieces = processor.encode(text, out_type=str)
-        found = [ids.get(piece, unknown) for piece in pieces]
-        for piece, i in zip(pieces, found, strict=True):
-            dropped = processor.piece_to_id(piece) != processor.unk_id()
-            if i == unknown and (dropped or any(letter in ids for letter in piece)):
-                return None
-        return found
+        if any(map(differs, pieces)):
+            return None
+        return [ids.get(piece, unknown) for piece in pieces]
 
     return encode
 

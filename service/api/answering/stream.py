@@ -5,14 +5,16 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from anyio import CapacityLimiter, to_thread
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from service.api.answering.respond import LARGE_ANSWER
 from service.api.answering.serialize import write_alternatives
-from service.api.reading.call import Call, cancel_all, compute, gather_answers
+from service.api.reading.call import LITTLE, Call, cancel_all, gather_answers, limiter_of
 from service.api.reading.faults import Faults
 from service.api.reading.texts import Sources
 from service.errors import Abandoned, HeedError
@@ -31,6 +33,7 @@ LINE_BREAKS = tuple((each.encode(), rb"\u%04x" % ord(each)) for each in "\u0085\
 GRACE = 5.0  # seconds that a client has after the deadline to read the rest
 MOST_WRITTEN = 1 << 12  # tokens and alternatives whose events are written at once: milliseconds
 
+Written = TypeVar("Written")
 ProgressOf = tuple[int, Progress]  # the index of an entry, and its progress
 ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended, or one has failed
 
@@ -163,6 +166,14 @@ def escape_line_breaks(content: bytes) -> bytes:
     return content
 
 
+async def write_limited(
+    work: Callable[[], Written], size: int, limiter: CapacityLimiter
+) -> Written:
+    """Run `work` in a thread, as soon as `limiter` lets it, or inline when it is too small to be
+    worth the switch."""
+    return work() if size <= LITTLE else await to_thread.run_sync(work, limiter=limiter)
+
+
 class EventWriter:
     """Turns the progress of entries, in ids, into events with text, and their end into the last
     event."""
@@ -180,14 +191,17 @@ class EventWriter:
         news = [each for each in received if each]
         size = sum(progress_size(progress) for _, progress in news)
         limiter = self._stream.call.service.events
-        return await compute(lambda: b"".join(self._write(*each) for each in news), size, limiter)
+        return await write_limited(
+            lambda: b"".join(self._write(*each) for each in news), size, limiter
+        )
 
     async def finish(self, answers: Sequence[Answer]) -> AsyncGenerator[bytes | memoryview]:
         """Yield the event of the whole answer in pieces, since it may be large."""
         size = sum(answer.size for answer in answers) + self._stream.faults.size
         yield b"event: done\ndata: "
-        limiter = self._stream.call.service.cores
-        for piece in await compute(lambda: self._write_in_line(answers), size, limiter):
+        service = self._stream.call.service
+        limiter = service.cores if size > LARGE_ANSWER else limiter_of(service.classes, size)
+        for piece in await write_limited(lambda: self._write_in_line(answers), size, limiter):
             yield piece
         yield b"\n\n"
 

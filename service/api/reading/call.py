@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TypeVar
 
-from anyio import CapacityLimiter, WouldBlock, to_thread
+from anyio import CapacityLimiter, WouldBlock
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.types import Receive, Scope
@@ -58,6 +58,11 @@ Found = TypeVar("Found")
 
 def one_of_each_class() -> list[CapacityLimiter]:
     return [CapacityLimiter(1) for _ in (*CLASSES, None)]
+
+
+def limiter_of(classes: Sequence[CapacityLimiter], size: int) -> CapacityLimiter:
+    """Return which of the limiters `one_of_each_class` is for work of this size."""
+    return classes[bisect_left(CLASSES, size)]
 
 
 @dataclass(slots=True)
@@ -130,7 +135,7 @@ class Call(Request):
         """
         if size <= LITTLE:
             return work()
-        return await self._limited(self.service.classes[bisect_left(CLASSES, size)], work)
+        return await self._limited(limiter_of(self.service.classes, size), work)
 
     async def compute_limited(self, work: Callable[[], Result]) -> Result:
         """Run `work` in a thread, with at most settings.cores of these at once in the process.
@@ -366,11 +371,3 @@ def check_line(limiter: CapacityLimiter) -> None:
         raise Overloaded(
             f"{MOST_WAITING} requests wait for a core already, which is the limit: try again later"
         )
-
-
-async def compute(
-    work: Callable[[], Result], size: int, limiter: CapacityLimiter | None = None
-) -> Result:
-    """Run `work` in a thread, as soon as `limiter` lets it, or inline when it is too small to be
-    worth the switch."""
-    return work() if size <= LITTLE else await to_thread.run_sync(work, limiter=limiter)

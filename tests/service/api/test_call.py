@@ -17,7 +17,6 @@ from service.api.reading.call import (
     MOST_WAITING,
     SMALL,
     Call,
-    compute,
     one_of_each_class,
 )
 from service.api.reading.faults import Faults
@@ -39,7 +38,8 @@ def new_call():
 
 def test_only_large_work_leaves_the_thread_of_the_event_loop():
     async def run():
-        return [await compute(threading.get_ident, size) for size in (LITTLE, LITTLE + 1)]
+        call = new_call()
+        return [await call.compute(threading.get_ident, size) for size in (LITTLE, LITTLE + 1)]
 
     little, much = asyncio.run(run())
     assert little == threading.get_ident() != much

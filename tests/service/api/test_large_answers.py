@@ -22,6 +22,7 @@ from service.http.limits import Budget, Record
 from service.http.middleware.door import Admission, Door, RequestLimits
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import opened
+from tests.documentation import events_of
 
 INFER = {"name": "source", "shape": [2], "datatype": "BYTES", "data": ["heed", "a"]}
 ANSWERS = [
@@ -119,6 +120,21 @@ def test_one_thread_at_a_time_keeps_the_event_loop_waiting(client, monkeypatch, 
     with ThreadPoolExecutor(6) as pool:
         assert [*pool.map(ask, range(6))] == [200] * 6
     assert most == [1] * 6
+
+
+def test_the_end_of_a_stream_waits_for_no_picture(client):
+    """Nor for the JSON of very large answers, which also take the threads for `cores`."""
+    cores = client.app.state.service.cores
+    takers = [f"picture {i}" for i in range(int(cores.total_tokens))]
+    for each in takers:
+        client.portal.call(cores.acquire_on_behalf_of_nowait, each)
+    try:
+        body = {"model": "g2p-en", "source": ["through"] * 40, "stream": True}
+        answer = client.post("/v1/decode", json=body, headers={"X-Request-Timeout": "5"})
+    finally:
+        for each in takers:
+            client.portal.call(cores.release_on_behalf_of, each)
+    assert events_of(answer.text)[-1][0] == "done"
 
 
 def test_a_piece_is_made_when_those_before_it_are_read():

@@ -121,13 +121,28 @@ def serve(*arguments):
     return [sys.executable, "-m", "service.command", "serve", *arguments]
 
 
+def resolved(hub):
+    """Return the names of the files that were downloaded."""
+    return {path.rpartition("/")[2] for path in hub.asked if "/resolve/" in path}
+
+
 def test_a_model_that_cannot_be_converted_leaves_nothing(hub):
+    config = {"model_type": "marian", "architectures": ["MarianMTModel"]}
+    (hub.folder / "config.json").write_text(json.dumps(config))
     done = subprocess.run(serve(MODEL), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "has model_type 'gpt2': Heed knows" in done.stderr.splitlines()[-1]
+    assert "the checkpoint is incomplete" in done.stderr.splitlines()[-1]
     assert [*place_of(hub).parent.iterdir()] == []
-    files = {path.rpartition("/")[2] for path in hub.asked if "/resolve/" in path}
-    assert files == {"config.json", "README.md", "model.safetensors", "source.spm"}
+    assert resolved(hub) == {"config.json", "README.md", "model.safetensors", "source.spm"}
+
+
+def test_weights_of_another_kind_of_model_are_not_downloaded(hub):
+    done = subprocess.run(serve(MODEL), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    said = f"{MODEL}@{hub.commit}: config.json has model_type 'gpt2': Heed knows"
+    assert said in done.stderr.splitlines()[-1]
+    assert [*place_of(hub).parent.iterdir()] == []
+    assert resolved(hub) == {"config.json", "README.md"}
 
 
 def test_weights_without_a_licence_are_not_downloaded(hub):
@@ -136,7 +151,7 @@ def test_weights_without_a_licence_are_not_downloaded(hub):
     assert done.returncode == 2
     said = "has no README.md that names its license: give --licence"
     assert said in done.stderr.splitlines()[-1]
-    assert not any("/resolve/" in path for path in hub.asked)
+    assert resolved(hub) == {"config.json"}
 
 
 @pytest.fixture
@@ -173,6 +188,7 @@ def test_a_checkpoint_is_converted_once_for_each_state_of_its_files(
     [
         ("opus-2020-01-20.zip", "opus-2020-01-20"),
         ("_opusTC+bt.zip", "opusTC-bt"),
+        ("OPUS.ZIP", "OPUS"),
         ("+.zip", "model"),
     ],
 )
@@ -185,6 +201,18 @@ def test_a_zip_is_converted_once_until_it_changes(hub, conversions, file, name):
     path.write_bytes(b"another")
     assert find_model(str(path)) != first
     assert conversions == [str(path)] * 2
+
+
+def test_a_link_to_a_zip_gives_it_its_name(hub, conversions, tmp_path):
+    """As in the cache of the hub, whose files are named by their hashes."""
+    (tmp_path / "0123abcd").write_bytes(b"one")
+    link = tmp_path / "opus.zip"
+    link.symlink_to(tmp_path / "0123abcd")
+    first = find_model(str(link))
+    assert first.name == "opus"
+    assert conversions == [str(link)]
+    (tmp_path / "0123abcd").write_bytes(b"another")
+    assert find_model(str(link)) != first
 
 
 @pytest.mark.parametrize("file", ["heed.toml", "opus.npz", "model.enfr.bin", "model.enfr.bin.gz"])

@@ -252,13 +252,13 @@ async def detect(call: Call) -> list[Detected]:
     every = pairs_of(call.service.registry.served.values())
     codes = dict.fromkeys(code for each in every for code in each.sources if code != AUTO)
     if not codes:
-        raise Invalid("no model of this service takes a source language, so none is detected")
+        raise Invalid("no model of this service lists source languages, so none is detected")
     return await detect_languages(call, tuple(codes), texts_of(body.q))
 
 
 @router.get("/languages", summary="List the languages as LibreTranslate does")
 async def list_languages(call: Call) -> list[Language]:
-    """List all languages: none if no model has any. A model that takes no source language
+    """List all languages: none if no model has any. A model that lists no source language
     translates from `auto`."""
     every = pairs_of(call.service.registry.served.values())
     codes = dict.fromkeys(code for pairs in every for code in [*pairs.sources, *pairs.targets])

@@ -330,8 +330,9 @@ def test_damaged_zips(damage, whole, tmp_path):
     assert "opus" in sentence
 
 
-def test_a_zip_of_another_program_is_named(tmp_path):
-    path = tmp_path / "other.zip"
+@pytest.mark.parametrize("name", ["other.zip", "OTHER.ZIP"])
+def test_a_zip_of_another_program_is_named(name, tmp_path):
+    path = tmp_path / name
     with zipfile.ZipFile(path, "w") as written:
         written.writestr("model.safetensors", b"")
         written.writestr("config.json", b"{}")
