@@ -137,6 +137,8 @@ def read_fault(error: Any, body: type[BaseModel], lists_fields: bool) -> Fault:
     text = next((name for name in TEXT if name in known), None)
     if unknown in NESTED and text and not parents:
         detail = f"is not a field: put its fields next to {text}."
+    elif not parents and "attention" in known and unknown in field_names(body, ["attention"]):
+        detail = "is not a field: put it into attention."
     else:
         detail = "is not a field" + (f": did you mean {' or '.join(near)}?" if near else "")
     if lists_fields:

@@ -3,6 +3,7 @@
 import httpx2
 import pytest
 
+from service.api.reading.requests import AttentionSelection
 from service.app import PROTOCOLS
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import KEY, opened
@@ -76,6 +77,15 @@ def test_an_object_of_options_is_to_be_put_next_to_the_source(client, path, fiel
     (fault,) = [each for each in answer.json()["errors"] if each["pointer"] == f"/{name}"]
     expected = f"is not a field: put its fields next to {field}. The fields are model"
     assert fault["detail"].startswith(expected)
+
+
+@pytest.mark.parametrize("name", AttentionSelection.model_fields)
+@pytest.mark.parametrize("path", ["/v1/decode", "/v1/attention"])
+def test_a_field_of_attention_is_to_be_put_into_it(post, path, name):
+    status, problem = post(path, source="heed", **{name: 1})
+    assert status == 422
+    expected = "is not a field: put it into attention. The fields are model"
+    assert [each["detail"][: len(expected)] for each in problem["errors"]] == [expected]
 
 
 @pytest.mark.parametrize("given", [True, False, "cross", "all", ["cross"], 1, []])
