@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from model.export.files.manifest import Card
 from model.importers.checkpoint import Checkpoint
-from model.importers.decoding import NAMES
 from model.importers.folders import name_of
 from model.importers.proofs.proof import Proof, as_text
 from model.importers.readme import joined_text, read_front_matter, task_of
+from model.importers.usage.decoding import NAMES
 from model.usage import Usage
 
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")

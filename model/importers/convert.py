@@ -17,7 +17,6 @@ from model.export.files.manifest import Card, Precision, check_examples
 from model.export.files.weights import WeightType, fp32_products, release_weights
 from model.importers.card import hash_files, write_card
 from model.importers.checkpoint import GENERATION, OWN, Checkpoint
-from model.importers.decoding import Generation
 from model.importers.description import read_description
 from model.importers.fields import number
 from model.importers.folders import check_folder, name_of
@@ -53,7 +52,8 @@ from model.importers.target_lists import (
 from model.importers.tokenizers import byt5
 from model.importers.tokenizers.kinds import SMALL_100, is_bytes, kind_of
 from model.importers.tokenizers.marian import read_marian_vocabularies
-from model.importers.usage import read_usage
+from model.importers.usage.decoding import Generation
+from model.importers.usage.usage import read_usage
 from model.importers.vocabularies import Vocabularies, read_vocabularies
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer

@@ -8,7 +8,6 @@ from typing import Any, cast
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from model.importers.checkpoint import OWN, Checkpoint
-from model.importers.framing import TARGET_SLOT, deciding_frame, is_mbart_50
 from model.importers.proofs.proof import Proof
 from model.importers.tokenizers.added_tokens import STORED
 from model.importers.tokenizers.blenderbot_small import FOLLOWED, SmallFiles
@@ -22,6 +21,7 @@ from model.importers.tokenizers.kinds import BYTES, class_of, is_byte_level, is_
 from model.importers.tokenizers.piece_file import PieceFile
 from model.importers.tokenizers.probes import probes
 from model.importers.tokenizers.tokenizer_file import encode_with, open_whole
+from model.importers.usage.framing import TARGET_SLOT, deciding_frame, is_mbart_50
 from model.importers.vocabularies import Side, Vocabularies
 from model.usage import Codes, Slot, Usage
 

@@ -8,9 +8,9 @@ from collections.abc import Collection
 from typing import Any
 
 from model.importers.checkpoint import GENERATION, Checkpoint
-from model.importers.decoding import FROM_CONFIG, OLD_FORCED, UNSUPPORTED
 from model.importers.fields import CONFIG
 from model.importers.networks.t5 import EMBEDDINGS, HEAD, KINDS
+from model.importers.usage.decoding import FROM_CONFIG, OLD_FORCED, UNSUPPORTED
 
 VALID = "install transformers 5.23 or later to compare"
 DEFAULTS: dict[str, Any] = {  # of options that a file may hold or leave out

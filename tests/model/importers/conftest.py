@@ -14,7 +14,7 @@ from model.importers.tokenizers.compare import equal_scores, read_scores
 from model.importers.tokenizers.piece_file import PieceFile, read_pieces
 from model.importers.tokenizers.pieces import Converted, convert_pieces
 from model.importers.tokenizers.probes import WORDS
-from model.importers.usage import read_usage
+from model.importers.usage.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from service.text.compose import with_compose
 from service.text.tokenizer import Tokenizer

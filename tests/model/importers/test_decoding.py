@@ -11,8 +11,8 @@ import transformers
 
 from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
-from model.importers.decoding import Generation
-from model.importers.usage import read_usage
+from model.importers.usage.decoding import Generation
+from model.importers.usage.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.model.importers.checkpoints import (

@@ -11,9 +11,9 @@ import transformers
 from tokenizers import processors
 
 from model.importers.checkpoint import Checkpoint
-from model.importers.framing import SOURCE_SLOT, TARGET_SLOT
 from model.importers.proofs.tokenizers import prove_ends
 from model.importers.tokenizers.added_tokens import with_ids
+from model.importers.usage.framing import SOURCE_SLOT, TARGET_SLOT
 from tests.conftest import opened
 from tests.model.importers.checkpoints import (
     change,

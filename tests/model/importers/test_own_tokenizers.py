@@ -11,7 +11,7 @@ from tokenizers.processors import TemplateProcessing
 from model.importers.checkpoint import Checkpoint
 from model.importers.networks.plain import read_plain
 from model.importers.tokenizers.own import plain_tokenizers
-from model.importers.usage import read_usage
+from model.importers.usage.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from service.errors import Invalid
 from service.text import tokenizer as service

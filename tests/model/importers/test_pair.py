@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from model.importers.checkpoint import Checkpoint
-from model.importers.pair import find_pair
 from model.importers.readme import find_licence, read_front_matter, task_of
+from model.importers.usage.pair import find_pair
 from model.network.config import InputError
 
 CARD = "---\nlanguage:\n- en\n- fr\ntags:\n- translation\n\nlicense: apache-2.0\n---\n"

@@ -10,7 +10,7 @@ from model.importers.card import task_lines
 from model.importers.checkpoint import Checkpoint
 from model.importers.convert import ban_words, check_sizes, read_model
 from model.importers.proofs.versions import describe_differences
-from model.importers.usage import read_usage
+from model.importers.usage.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.model.importers.kinds import WRITERS

@@ -10,7 +10,7 @@ import pytest
 from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
 from model.importers.proofs.tokenizers import prove_pieces
-from model.importers.usage import read_usage
+from model.importers.usage.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from tests.model.importers.marian.folders import (
     OPTIONS,

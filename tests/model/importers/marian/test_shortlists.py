@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from model.importers.files.shortlist_file import LARGEST, MAGIC, find_shortlists, read_shortlists
-from model.importers.usage import read_marian_shortlists
+from model.importers.usage.usage import read_marian_shortlists
 from model.network.config import InputError
 from tests.model.importers.marian.folders import shortlist_file, write_folder
 from tests.model.importers.served import refusal

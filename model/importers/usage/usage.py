@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 
 from model.importers.checkpoint import OWN, Checkpoint
-from model.importers.decoding import Generation, check_lengths, marian_decoding
 from model.importers.description import read_description
 from model.importers.fields import eos_ids, start_id
 from model.importers.files.container import GUIDED
@@ -15,7 +14,12 @@ from model.importers.files.shortlist_file import (
     read_shortlists,
     with_own_tokens,
 )
-from model.importers.framing import (
+from model.importers.networks.marian_options import guided_layer
+from model.importers.tokenizers.kinds import kind_of
+from model.importers.tokenizers.marian import EOS, UNKNOWN
+from model.importers.tokenizers.own import refused_unknown
+from model.importers.usage.decoding import Generation, check_lengths, marian_decoding
+from model.importers.usage.framing import (
     SOURCE_SLOT,
     TARGET_SLOT,
     Frame,
@@ -23,11 +27,7 @@ from model.importers.framing import (
     is_mbart_50,
     read_frame,
 )
-from model.importers.networks.marian_options import guided_layer
-from model.importers.pair import find_pair
-from model.importers.tokenizers.kinds import kind_of
-from model.importers.tokenizers.marian import EOS, UNKNOWN
-from model.importers.tokenizers.own import refused_unknown
+from model.importers.usage.pair import find_pair
 from model.importers.vocabularies import Vocabularies
 from model.network.config import InputError, TransformerConfig
 from model.usage import Codes, Shortlists, Usage
