@@ -132,7 +132,8 @@ class Session:
 
     def open(self, graph: GraphName) -> ort.InferenceSession:
         """Return the graph's session. Raise PassFailed if the graph was opened and is wrong."""
-        return self._graphs[graph].open()
+        lazy = self._graphs[graph]
+        return lazy.checked or lazy.open()
 
     def check_on_opening(self, graph: GraphName, check: Callable[[], str | None]) -> None:
         """Let `check` return what is wrong with the graph as soon as it is open."""
