@@ -1,18 +1,22 @@
 """Ask a model, in this process or behind a URL, for the answers to many texts."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Protocol
 
-from service.command.errors import error_of, names_texts, place_among
+from service.command.errors import describe, error_of, first_bad, place_among, report
 from service.command.flags import ModelPlace
 from service.errors import HeedError
 from service.formats.json import JSON, Document
 
+FEWEST, MOST = 8, 256  # texts of a batch
+BATCH_SECONDS = 1.0  # of work in a batch: who stops a command loses a few of them
 TOO_MUCH = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.GATEWAY_TIMEOUT)
 
 
@@ -56,32 +60,60 @@ class Decoded:
 
 async def decode_in_order(
     model: AnyModel,
-    batches: Iterable[list[str]],
+    texts: Iterable[str],
     options: dict[str, Any],
     *,
     before: int = 0,
     together: int = 1,
+    fewest: int = FEWEST,
+    most: int = MOST,
 ) -> AsyncGenerator[Decoded]:
-    """Yield the batches in their order. The engine gets as many as `together`, so that it is never
-    without work. Errors count texts from the first of all batches, or `before` others."""
-    waiting = deque[asyncio.Task[Decoded]]()
+    """Yield the texts in batches, in their order. The engine gets as many as `together`, so that it
+    is never without work. A batch has as many texts as the model answered in BATCH_SECONDS so far,
+    within these limits. Errors count texts from the first one, or `before` others. Those of texts
+    are raised after the texts before them."""
+    left, waiting = iter(texts), deque[asyncio.Task[tuple[Decoded, HeedError | None]]]()
+    answered, began = 0, time.monotonic()
+
+    def next_batch() -> list[str]:
+        speed = answered / max(time.monotonic() - began, 1e-3)
+        return [*islice(left, min(max(fewest, int(speed * BATCH_SECONDS)), most))]
+
     try:
-        for batch in batches:
-            waiting.append(asyncio.create_task(decode_batch(model, batch, options, before)))
-            before += len(batch)
-            if len(waiting) == together:
-                yield await waiting.popleft()
-        while waiting:
-            yield await waiting.popleft()
+        while (batch := next_batch()) or waiting:
+            if batch:
+                waiting.append(asyncio.create_task(decode_up_to(model, batch, options, before)))
+                before += len(batch)
+            if not batch or len(waiting) == together:
+                done, failure = await waiting.popleft()
+                answered += len(done.texts)
+                yield done
+                if failure:
+                    raise failure
     finally:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)  # before the model is closed
 
 
-async def decode_batch(
+async def decode_up_to(
     model: AnyModel, texts: list[str], options: dict[str, Any], before: int
+) -> tuple[Decoded, HeedError | None]:
+    """Return the answer for these texts. If one of them is refused, return the answer for those
+    before it, and its error."""
+    try:
+        return await decode_batch(model, texts, options, before), None
+    except HeedError as error:
+        if not (good := first_bad(error) - before) > 0:
+            raise
+        return await decode_batch(model, texts[:good], options, before), error
+
+
+async def decode_batch(
+    model: AnyModel, texts: list[str], options: dict[str, Any], before: int = 0
 ) -> Decoded:
+    """Return the answer for these texts. Errors count them from the first one, or `before`
+    others."""
     try:
         document = await ask_in_parts(model, "/v1/decode", {"source": texts, **options})
     except HeedError as error:
@@ -94,6 +126,13 @@ async def decode_batch(
     return Decoded(texts, document, errors)
 
 
+def tell(decoded: Decoded) -> int:
+    """Report the errors of texts, and return how many there are."""
+    for error in decoded.errors.values():
+        report(describe(error))
+    return len(decoded.errors)
+
+
 async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Document:
     """Return the answer to a request with a list of sources. Ask for each half of them if they are
     too many for one request, or for its time."""
@@ -101,7 +140,7 @@ async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Docu
         return await model.ask_document(path, body)
     except HeedError as error:
         count = len(body["source"])
-        if count == 1 or error.status not in TOO_MUCH or names_texts(error):
+        if count == 1 or error.status not in TOO_MUCH or first_bad(error) >= 0:
             raise
     half = count // 2
     first = await ask_in_parts(model, path, part_of(body, slice(half)))

@@ -4,19 +4,17 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Container, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from service.command.asking import decode_in_order, open_model
-from service.command.errors import describe, report, reported
+from service.command.asking import MOST, Decoded, decode_batch, decode_in_order, open_model, tell
+from service.command.errors import report, reported
 from service.command.files import (
-    BATCH,
     UTF8,
-    batches_of,
     decode_file,
     finish,
     kind_of,
@@ -157,8 +155,12 @@ def decode(
         else:
             typed = not texts and not source and sys.stdin.isatty()
             with nullcontext(texts) if texts else open_texts(source) as lines:
-                batches = [[*lines]] if as_json else batches_of(lines, 1 if typed else BATCH)
-                failed = asyncio.run(print_all(batches, options, place, as_json))
+                printed = (
+                    print_document(lines, options, place)
+                    if as_json
+                    else print_targets(lines, options, place, 1 if typed else MOST)
+                )
+                failed = asyncio.run(printed)
     if failed:
         raise click.exceptions.Exit(1)
 
@@ -235,12 +237,11 @@ async def decode_document(
     with open_lines(source, keep_ends=True) as lines:
         text = "".join(lines)
     if not output:
-        return await print_all([[text]], options, place, as_json)
+        return await (print_document if as_json else print_targets)([text], options, place)
     check_other_file(source, output)
     async with open_model(place) as model:
-        (done,) = [each async for each in decode_in_order(model, [[text]], options)]
-    for error in done.errors.values():
-        report(describe(error))
+        done = await decode_batch(model, [text], options)
+    if tell(done):
         return 1
     part = output.with_name(f"{output.name}.part")
     part.write_bytes(done.document["results"][0]["hypotheses"][0]["text"].encode(*UTF8[:2]))
@@ -248,27 +249,31 @@ async def decode_document(
     return 0
 
 
-async def print_all(
-    batches: Iterable[list[str]], options: dict[str, Any], place: ModelPlace, as_json: bool
+async def print_targets(
+    texts: Iterable[str], options: dict[str, Any], place: ModelPlace, most: int = MOST
 ) -> int:
-    """Print the targets of all batches, and return how many texts failed."""
+    """Print the targets of all texts, and return how many texts failed. Decode at most `most` texts
+    together."""
     failed = 0
     async with open_model(place) as model:
-        async for each in decode_in_order(model, batches, options):
-            if as_json:
-                click.echo(to_json(each.document))
-            else:
-                click.echo("".join(texts_of(each.document, each.errors)), nl=False)
-            for error in each.errors.values():
-                report(describe(error))
-            failed += len(each.errors)
+        async for each in decode_in_order(model, texts, options, most=most):
+            click.echo("".join(lines_of(each)), nl=False)
+            failed += tell(each)
     return failed
 
 
-def texts_of(document: Document, errors: Container[int]) -> Iterator[str]:
+async def print_document(texts: Iterable[str], options: dict[str, Any], place: ModelPlace) -> int:
+    """Print the service's answer to a request for all texts, and return how many failed."""
+    async with open_model(place) as model:
+        done = await decode_batch(model, [*texts], options)
+    click.echo(to_json(done.document))
+    return tell(done)
+
+
+def lines_of(decoded: Decoded) -> Iterator[str]:
     """Yield a line for each hypothesis, and an empty one for a text that failed."""
-    for place, result in enumerate(document["results"]):
-        texts = [""] if place in errors else map(line_of, result["hypotheses"])
+    for place, result in enumerate(decoded.document["results"]):
+        texts = [""] if place in decoded.errors else map(line_of, result["hypotheses"])
         yield from (f"{text}\n" for text in texts)
 
 

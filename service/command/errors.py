@@ -20,6 +20,7 @@ IN_FLAGS = {  # words for requests, and for commands
     "so send a list of words": "so give each word by itself",
     "send only": "give only",
 }
+LINES = "heed.lines"  # in the context of a command: its texts are lines
 BEFORE = "set|omit|raise|lower|use|with|or|and"  # words before the name of a field in errors
 
 
@@ -95,9 +96,16 @@ def error_of(problem: Mapping[str, Any]) -> HeedError:
     return error
 
 
-def names_texts(error: HeedError) -> bool:
-    """Return whether some of the texts of a request are at fault, rather than all of it."""
-    return any(fault.pointer.count("/") > 1 for fault in error.faults)
+def text_at(pointer: str) -> tuple[str, int] | None:
+    """Return the field and the place of the text that a pointer into a request stands for."""
+    name, _, place = pointer.removeprefix("/").partition("/")
+    return (name, int(place)) if name in TEXTS and place else None
+
+
+def first_bad(error: HeedError) -> int:
+    """Return the place of the first text at fault, or -1 if all of the request is."""
+    found = [text_at(fault.pointer) for fault in error.faults]
+    return min((place for _, place in filter(None, found)), default=-1)
 
 
 def place_among(error: HeedError, before: int) -> HeedError:
@@ -105,10 +113,10 @@ def place_among(error: HeedError, before: int) -> HeedError:
     before them."""
 
     def moved(fault: Fault) -> Fault:
-        _, name, *rest = fault.pointer.split("/")
-        if name not in TEXTS or not rest:
+        if not (text := text_at(fault.pointer)):
             return fault
-        return Fault(f"/{name}/{before + int(rest[0])}", fault.detail)
+        name, place = text
+        return Fault(f"/{name}/{before + place}", fault.detail)
 
     if not error.faults:
         return error
@@ -118,10 +126,19 @@ def place_among(error: HeedError, before: int) -> HeedError:
 
 
 def place_of(pointer: str) -> str:
-    """Return the flag or the text that a pointer into a request stands for."""
+    """Return the flag, the line or the text that a pointer into a request stands for."""
     if pointer in ("", "/attention"):
         return "the request"
-    _, name, *rest = pointer.removeprefix("/attention").split("/")
-    if name not in TEXTS:
-        return f"--{name.replace('_', '-')}"
-    return f"{name} {1 + int(rest[0])}" if rest else f"the {name}"
+    if text := text_at(pointer):
+        name, place = text
+        context = click.get_current_context(silent=True)
+        if context is None or LINES not in context.meta:
+            return f"{name} {1 + place}"
+        return f"line {1 + place}" if name == "source" else f"the {name} of line {1 + place}"
+    name = pointer.removeprefix("/attention").removeprefix("/").partition("/")[0]
+    return f"the {name}" if name in TEXTS else f"--{name.replace('_', '-')}"
+
+
+def count_lines() -> None:
+    """Call the texts of the command that is running lines, from here on."""
+    click.get_current_context().meta[LINES] = True

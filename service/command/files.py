@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import chain, islice
@@ -21,14 +21,14 @@ from typing import Any
 
 import click
 
-from service.command.asking import AnyModel, Decoded, decode_in_order, open_model
-from service.command.errors import describe, report
+from service.command.asking import AnyModel, Decoded, decode_in_order, open_model, tell
+from service.command.errors import count_lines, describe, report
 from service.command.flags import ModelPlace
 from service.errors import StartupError
 from service.formats.json import Document, to_json
 from service.memory import collect_rarely
 
-BATCH = 256  # lines that are decoded at once
+COMPARED = 256  # lines of standard input that tell whether it is the same
 TOGETHER = 3  # batches in the engine
 REPORT_EVERY = 10.0  # seconds, where standard error is not a terminal
 ANSWER = ("source", "hypotheses", "source_tokens", "sentences", "error")  # fields of our lines
@@ -61,17 +61,12 @@ def open_lines(file: Path | None = None, *, keep_ends: bool = False) -> Generato
             raise StartupError(f"{file} is not a whole gzip file: {error}") from error
 
 
-def batches_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    left = iter(lines)
-    while batch := [*islice(left, size)]:
-        yield batch
-
-
 @contextmanager
 def open_texts(file: Path | None) -> Generator[Iterator[str]]:
     """Open a file, or standard input, as an iterator over the texts of its lines: the first column
     of .tsv, the source of .jsonl, else the line. It raises StartupError."""
     kind = kind_of(file) if file else ""
+    count_lines()
     with open_lines(file) as lines:
         if kind == ".tsv":
             yield (line.partition("\t")[0] for line in lines)
@@ -153,7 +148,7 @@ async def decode_lines(
     """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
     kind = kind_of(output)
     with open_texts(source) as texts:
-        first = [] if source else [*islice(texts, BATCH)]
+        first = [] if source else [*islice(texts, COMPARED)]
         mark = fingerprint(source or first, kind, options, model.version)
         part = output.with_name(f"{output.name}.{mark}.part")
         done = count_whole_lines(part)
@@ -161,16 +156,12 @@ async def decode_lines(
             report(f"going on after the {done} lines of {part}")
         progress = LineProgress(done)
         failed = 0
-        batches = batches_of(islice(chain(first, texts), done, None), BATCH)
+        left = islice(chain(first, texts), done, None)
         with part.open("ab") as file:
-            async for each in decode_in_order(
-                model, batches, options, before=done, together=TOGETHER
-            ):
+            async for each in decode_in_order(model, left, options, before=done, together=TOGETHER):
                 file.writelines(write_lines(kind, each))
                 file.flush()
-                for error in each.errors.values():
-                    report(describe(error))
-                failed += len(each.errors)
+                failed += tell(each)
                 progress.add(len(each.texts))
     finish(part, output)
     progress.end(output)

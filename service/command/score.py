@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from service.command.asking import ask_in_parts, open_model
-from service.command.errors import reported
+from service.command.errors import count_lines, reported
 from service.command.files import open_lines
 from service.command.flags import (
     LANGUAGES,
@@ -53,6 +53,7 @@ def score(text: str | None, target: str | None, as_json: bool, **values: Any) ->
 def read_pairs() -> list[tuple[str, str]]:
     """Return the pairs of standard input. Raise UsageError for a line without a tab."""
     pairs: list[tuple[str, str]] = []
+    count_lines()
     with open_lines() as lines:
         for number, line in enumerate(lines, 1):
             text, tab, target = line.partition("\t")

@@ -258,11 +258,11 @@ def test_a_bad_line_ends_the_work_or_is_left_empty(heed):
     lines = "".join(f"{word}\n" for word in ["a"] * 300 + ["", "heed"])
     stopped = heed("decode", stdin=lines)
     assert stopped.exit_code == 1
-    assert stopped.stderr.startswith("heed: source 301 '' holds no token;")
-    assert len(stopped.stdout.splitlines()) == 256
+    assert stopped.stderr.startswith("heed: line 301 '' holds no token;")
+    assert len(stopped.stdout.splitlines()) == 300
     partial = heed("decode", "--partial", stdin=lines)
     assert partial.exit_code == 1
-    assert partial.stderr.startswith("heed: source 301 '' holds no token;")
+    assert partial.stderr.startswith("heed: line 301 '' holds no token;")
     assert partial.stdout.splitlines()[300:] == ["", "HH IY1 D"]
 
 

@@ -120,12 +120,12 @@ def test_a_bad_line_is_named_and_skipped_by_choice(heed, tmp_path, words, target
     files = ["--input", tmp_path / "w.txt", "--output", tmp_path / "w.tsv"]
     stopped = heed("decode", *files)
     assert stopped.exit_code == 1
-    assert "heed: source 301 has '7' at offset 0, which the vocabulary lacks" in stopped.stderr
+    assert "heed: line 301 has '7' at offset 0, which the vocabulary lacks" in stopped.stderr
     assert not (tmp_path / "w.tsv").exists()
     skipped = heed("decode", *files, "--partial")
     assert skipped.exit_code == 1
-    assert "heed: going on after the 256 lines of " in skipped.stderr
-    assert "heed: source 301 has '7' at offset 0" in skipped.stderr
+    assert "heed: going on after the 300 lines of " in skipped.stderr
+    assert "heed: line 301 has '7' at offset 0" in skipped.stderr
     lines = (tmp_path / "w.tsv").read_text().splitlines()
     assert lines[300:] == ["7\t", f"ax\t{targets['ax']}"]
 
@@ -136,10 +136,10 @@ def test_bytes_that_are_not_text_are_a_bad_line(heed, tmp_path, output):
     files = ["--input", tmp_path / "w.txt", "--output", tmp_path / output]
     done = heed("decode", *files, "--partial")
     assert done.exit_code == 1
-    assert done.stderr.startswith("heed: source 2 has a byte that is not UTF-8 at offset 0")
+    assert done.stderr.startswith("heed: line 2 has a byte that is not UTF-8 at offset 0")
     first, bad, last = (tmp_path / output).read_bytes().splitlines()
     assert first == last
-    assert bad.startswith(b"\xff\t" if output == "w.tsv" else b'{"source":"?","error":"source 2 ')
+    assert bad.startswith(b"\xff\t" if output == "w.tsv" else b'{"source":"?","error":"line 2 ')
 
 
 @pytest.mark.parametrize("output", ["w.tsv", "out.jsonl"])
@@ -150,7 +150,7 @@ def test_half_a_surrogate_pair_in_json_is_a_bad_line(heed, tmp_path, output):
     )
     assert (done.exit_code, done.output.count("Traceback")) == (1, 0)
     bad, _ = (tmp_path / output).read_bytes().splitlines()
-    assert bad.startswith(b"?\t" if output == "w.tsv" else b'{"source":"?","error":"source 1 ')
+    assert bad.startswith(b"?\t" if output == "w.tsv" else b'{"source":"?","error":"line 1 ')
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_standard_input_that_has_changed_is_decoded_from_its_beginning(heed, tmp
     command = ["decode", "--output", tmp_path / "w.txt"]
     assert heed(*command, stdin="ax\n" * 300 + "7\n").exit_code == 1
     again = heed(*command, "--partial", stdin="ax\n" * 300 + "7\n")
-    assert "going on after the 256 lines" in again.stderr
+    assert "going on after the 300 lines" in again.stderr
     assert (tmp_path / "w.txt").read_text() == f"{targets['ax']}\n" * 300 + "\n"
     assert heed(*command, stdin="ax\n" * 300 + "7\n").exit_code == 1
     other = heed(*command, stdin="heed\n" + "ax\n" * 299)

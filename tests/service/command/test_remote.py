@@ -115,7 +115,7 @@ def test_a_service_that_stays_away_ends_the_command_which_goes_on_later(heed, fi
         assert ended.stderr == "heed: not now\n"
         service.failures.clear()
         done = heed("decode", *files, "--url", service.url)
-    assert "heed: going on after the 256 lines of " in done.stderr
+    assert "heed: going on after the 8 lines of " in done.stderr
     assert read(files) == CAPITALS
     assert sorted(service.answered) == sorted(LINES)
 
@@ -155,11 +155,11 @@ def test_bad_lines_are_skipped_by_choice(heed, server, tmp_path):
     files = ["--input", tmp_path / "w.txt", "--output", tmp_path / "w.tsv", "--url", server]
     stopped = heed("decode", *files)
     assert stopped.exit_code == 1
-    assert "source 301 has '7' at offset 0" in stopped.stderr
+    assert "line 301 has '7' at offset 0" in stopped.stderr
     skipped = heed("decode", *files, "--partial")
     assert skipped.exit_code == 1
-    assert "heed: source 301 has '7' at offset 0" in skipped.stderr
-    assert "heed: source 302 has a byte that is not UTF-8" in skipped.stderr
+    assert "heed: line 301 has '7' at offset 0" in skipped.stderr
+    assert "heed: line 302 has a byte that is not UTF-8" in skipped.stderr
     lines = (tmp_path / "w.tsv").read_bytes().splitlines()
     assert lines[299:] == [b"ax\tAE1 K S", b"7\t", b"\xff\t", b"heed\tHH IY1 D"]
 
