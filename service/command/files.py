@@ -1,7 +1,7 @@
 """Decode files of texts: lines, tab-separated values or JSON Lines, with gzip or without.
 
 What is decoded is written at once to a file with the end .part. The same command goes on after its
-last whole line, so that a killed command has lost and repeated nothing.
+last whole line, so that a killed command has lost nothing that it wrote.
 """
 
 import gzip
