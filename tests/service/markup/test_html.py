@@ -155,8 +155,8 @@ MANY = {
     "after a no-break space": f"<p b=\u00a0'x {' '.join(ATTRIBUTES)}>one",
     "in an end tag": f"<p>one</p {' '.join(ATTRIBUTES)}>",
     "in an end tag of nothing": f"one</B/{'/'.join(ATTRIBUTES)}",
-    "in the end tag of a script": f"<script>1</script {' '.join(f'{each}=1' for each in ATTRIBUTES)}>",
-    "in several end tags": "".join(f"</p {each} x={each}>" for each in ATTRIBUTES[: MOST_TAGS - 1]),
+    "in the end tag of a script": f"<script>1</script\n{'=1 '.join(ATTRIBUTES)}>",
+    "in several end tags": "".join(f"</p {each} x>" for each in ATTRIBUTES[: MOST_TAGS - 1]),
 }
 
 
