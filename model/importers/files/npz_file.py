@@ -30,6 +30,7 @@ from model.network.config import InputError
 
 MOST_ITEMS = 1 << 16
 LONGEST_HEADER = 1024
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 Layout = tuple[int, "np.dtype[np.generic]", tuple[int, ...]]  # start, type and axes of numbers
 DAMAGED = (
     EOFError,
@@ -67,12 +68,18 @@ def open_npz(path: Path) -> Container:
 
 
 def check_sizes(path: Path, infos: list[ZipInfo]) -> None:
-    """Raise InputError if the archive holds more, or more often the same, than it can."""
+    """Raise InputError if the archive holds more, or more often the same, than it can, or is not
+    packed as models are: LZMA may ask for 4 GB to unpack a byte."""
     unpacked, size = sum(info.file_size for info in infos), path.stat().st_size
     if len(infos) > MOST_ITEMS or unpacked > MOST_UNPACKED * size + FREE:
         raise InputError(
             f"{path} says that {len(infos)} items of {unpacked} bytes lie in its {size} bytes,"
             f" which no model does: {AGAIN}"
+        )
+    if odd := [info.filename for info in infos if info.compress_type not in PACKINGS]:
+        raise InputError(
+            f"{path} packs {shown(odd[0])} by another method than deflate: unpack it, and pack it"
+            " again with zip"
         )
     names = [info.filename for info in infos]
     if len({*names}) < len(names):

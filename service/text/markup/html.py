@@ -40,9 +40,9 @@ VOID_NAME = re.compile(
 TRANSLATED = ("alt", "aria-label", "placeholder", "title")  # attributes
 FIRST = "<!---->"  # before a part of a document, whose first node would have the HTML of them all
 DOCUMENT = re.compile(r"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
-TAG = re.compile(r"<(?=[a-z])", re.IGNORECASE)
+TAG = re.compile(r"<(?=/?[a-z])", re.IGNORECASE)
 HTML_SPACE = r" \t\n\r\f"
-TAG_NAME = re.compile(rf"[^{HTML_SPACE}/>]*")
+TAG_NAME = re.compile(rf"/?[^{HTML_SPACE}/>]*")
 VALUE = rf""""[^"]*"?|'[^']*'?|[^{HTML_SPACE}>"'][^{HTML_SPACE}>]*"""
 ATTRIBUTE = re.compile(
     rf"[{HTML_SPACE}/]*(?:=[^{HTML_SPACE}/>=]*|[^{HTML_SPACE}/>=]+)"
@@ -56,7 +56,8 @@ SPACES = re.compile(f"[{HTML_SPACE}]+")
 
 
 class Tag(NamedTuple):
-    """A start tag up to the end of its last attribute, at a place where a tag may begin."""
+    """A tag up to the end of its last attribute, at a place where one may begin. The parser reads
+    attributes in end tags too, whose names have their slash here."""
 
     name: str
     start: int
@@ -95,8 +96,8 @@ def check_html(sources: Sequence[str], pointer: str) -> None:
 
 
 def find_tags(source: str) -> Iterator[Tag]:
-    """Yield the tag at each < before a letter, even in a comment or a quote: only the parser can
-    tell these apart."""
+    """Yield the tag at each < or </ before a letter, even in a comment or a quote: only the parser
+    can tell these apart."""
     for found in TAG.finditer(source):
         start = found.start()
         name = TAG_NAME.match(source, found.end())

@@ -153,6 +153,10 @@ MANY = {
     "after a quote with a tag": f"<i b='<a'{' '.join(ATTRIBUTES)}>one",
     "after a comment": f"<!-- <a b=' --><p {' '.join(ATTRIBUTES)}>one'",
     "after a no-break space": f"<p b=\u00a0'x {' '.join(ATTRIBUTES)}>one",
+    "in an end tag": f"<p>one</p {' '.join(ATTRIBUTES)}>",
+    "in an end tag of nothing": f"one</B/{'/'.join(ATTRIBUTES)}",
+    "in the end tag of a script": f"<script>1</script\n{'=1 '.join(ATTRIBUTES)}>",
+    "in several end tags": "".join(f"</p {each} x>" for each in ATTRIBUTES[: MOST_TAGS - 1]),
 }
 
 

@@ -7,11 +7,13 @@ import shutil
 import struct
 import tracemalloc
 import zipfile
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from model.importers.files.archive import unpacked
+from model.importers.files.npz_file import open_npz
 from model.importers.files.reading import unpack
 from model.network.config import InputError
 from tests.model.importers.marian.folders import (
@@ -328,6 +330,16 @@ def test_damaged_zips(damage, whole, tmp_path):
     damage(path)
     sentence = refusal(path, tmp_path / "bundle")
     assert "opus" in sentence
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("read", [unpacked, lambda path: nullcontext(open_npz(path))])
+def test_what_other_methods_pack_is_refused_unread(method, read, tmp_path):
+    """LZMA may ask for 4 GB to unpack a byte, and its library has errors of its own."""
+    path = tmp_path / "opus.zip"
+    path.write_bytes(flipped(archive({"model.npz": bytes(99)}, method), 70))
+    with pytest.raises(InputError, match="by another method than deflate"), read(path):
+        pass
 
 
 @pytest.mark.parametrize("name", ["other.zip", "OTHER.ZIP"])
