@@ -284,3 +284,24 @@ def test_another_alignment_is_opened_on_and_marked(page, address, alignment, pla
     assert [page.locator(picker).input_value() for picker in ("#layer", "#head")] == place
     buttons = page.locator("#overview .aligning")
     assert [each.get_attribute("aria-label") for each in buttons.all()] == marked
+
+
+@pytest.mark.parametrize("heads", [8, 16])
+def test_the_grid_shows_all_heads_side_by_side(page, address, heads):
+    """Of a model with more heads than the default one, as most have."""
+
+    def widen(route):
+        answer = route.fetch()
+        document = answer.json()
+        (block,) = document["results"][0]["attention"]
+        if "head" in block["axes"]:
+            block["heads"] = [*range(heads)]
+            block["shape"][block["axes"].index("head")] = heads
+            block["data"] = [layer * (heads // len(HEADS)) for layer in block["data"]]
+        route.fulfill(response=answer, json=document)
+
+    page.route("**/v1/attention", widen)
+    page.goto(f"{address}/?source=heed")
+    expect(page.locator("#overview canvas")).to_have_count((LAST_LAYER + 1) * heads)
+    grid = page.locator("#overview")
+    assert grid.evaluate("grid => grid.scrollWidth <= grid.clientWidth")
