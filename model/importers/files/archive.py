@@ -21,7 +21,8 @@ def unpacked(path: Path) -> Generator[Path]:
     """Yield a folder with the files of a zip; `path` itself if it is not one.
 
     Names in the archive choose no place: each file gets the last part of its name. Raise InputError
-    if the archive is damaged, far larger than its file, or without weights.
+    if the archive is damaged, far larger than its file, or without weights. An InputError of the
+    caller's about the folder names the archive instead.
     """
     if not (path.suffix.lower() == ".zip" and path.is_file()):
         yield path
@@ -46,7 +47,10 @@ def unpacked(path: Path) -> Generator[Path]:
                 f"{path} has no weights of Marian, {' or '.join(f'*{each}' for each in WEIGHTS)}:"
                 " unpack a checkpoint of another program, and give its folder"
             )
-        yield folder
+        try:
+            yield folder
+        except InputError as error:  # the folder is gone when its user reads of it
+            raise InputError(str(error).replace(str(folder), str(path))) from error
 
 
 def wanted(path: Path, infos: list[ZipInfo]) -> Iterator[tuple[str, ZipInfo]]:

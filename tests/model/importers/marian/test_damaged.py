@@ -328,8 +328,17 @@ def emptied(path):
 def test_damaged_zips(damage, whole, tmp_path):
     path = zip_folder(whole / "spm", tmp_path / "opus.zip")
     damage(path)
-    sentence = refusal(path, tmp_path / "bundle")
-    assert "opus" in sentence
+    assert str(path) in refusal(path, tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(
+    ("file", "said"), [(NPZ, f"/{NPZ} is "), ("decoder.yml", "/decoder.yml is ")]
+)
+def test_a_damaged_file_in_a_zip_is_named_in_the_zip(file, said, whole, tmp_path):
+    folder = copied(whole / "spm", tmp_path, "model" if file == NPZ else "decoder")
+    (folder / file).write_bytes(b"\xff" * 99)
+    path = zip_folder(folder, tmp_path / "opus.zip")
+    assert refusal(path, tmp_path / "bundle").startswith(f"heed: {path}{said}")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
