@@ -16,7 +16,8 @@ from service.api.answering.decode_answer import EVENT_SCHEMA, DecodeAnswer
 from service.api.answering.examples import Examples
 from service.api.answering.responses import PROBLEMS, describe_files
 from service.api.answering.stream import EVENT_STREAM
-from service.api.endpoints import attention, attribution, decode, decode_body, score
+from service.api.endpoints import attention, attribution, score
+from service.api.endpoints.decode import body, endpoint
 from service.api.reading.json_route import JsonRoute
 from service.formats.json import JSON
 from service.formats.writers import WRITERS
@@ -70,8 +71,8 @@ router.post(
     responses={200: {"content": {EVENT_STREAM: {"schema": EVENT_SCHEMA}}}},
     summary="Decode sources into targets",
     tags=["models"],
-    openapi_extra=show(decode_body.EXAMPLES),
-)(decode.decode)
+    openapi_extra=show(body.EXAMPLES),
+)(endpoint.decode)
 router.post(
     "/v1/score",
     response_model=score.ScoreAnswer,

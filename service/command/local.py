@@ -169,8 +169,8 @@ async def compute(path: str, body: Mapping[str, Any], call: Call) -> Computed:
 
             return await run_score(validate(ScoreRequest, body), call)
         case _:
-            from service.api.endpoints.decode import run_decode
-            from service.api.endpoints.decode_body import DecodeRequest
+            from service.api.endpoints.decode.body import DecodeRequest
+            from service.api.endpoints.decode.endpoint import run_decode
 
             return await run_decode(validate(DecodeRequest, body), call)
 

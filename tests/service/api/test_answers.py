@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from service.api.answering import decode_answer, responses
 from service.api.answering.examples import SIMPLE
-from service.api.endpoints import attend, attention, decode_body, encode, models, score, tokenize
+from service.api.endpoints import attend, attention, encode, models, score, tokenize
+from service.api.endpoints.decode import body as decode_body
 from service.bundle.manifest import Config
 from tests.documentation import events_of
 

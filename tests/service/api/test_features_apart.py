@@ -17,7 +17,7 @@ FEATURES = {
     "api/answering/simultaneous.py",
     "api/answering/stream.py",
     "api/answering/words.py",
-    "api/endpoints/drafts.py",
+    "api/endpoints/decode/drafts.py",
     "api/reading/languages.py",
     "api/reading/required.py",
     "api/reading/selection.py",
@@ -28,7 +28,7 @@ FEATURES = {
     "text/markup/document.py",
     "text/sentences.py",
 }
-DRAFT = {"api/endpoints/drafts.py", "search/drafts.py"}
+DRAFT = {"api/endpoints/decode/drafts.py", "search/drafts.py"}
 ALIGNS = {"api/reading/selection.py"}  # they ask whether the model can
 MARKUP = {"api/answering/aligned.py", "text/markup/document.py", "text/sentences.py"}
 ASKED = {

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Response
 from fastapi.testclient import TestClient
 from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 
-from service.api.endpoints.decode_body import DecodeRequest
+from service.api.endpoints.decode.body import DecodeRequest
 from service.api.reading.call import SMALL, Call, one_of_each_class
 from service.api.reading.json_route import JsonRoute
 from service.api.routes import QUIET

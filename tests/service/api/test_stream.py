@@ -231,7 +231,7 @@ def test_sources_are_not_read_for_an_answer_that_could_not_wait(client, monkeypa
         raise AssertionError("read")
 
     monkeypatch.setattr("service.http.limits.MOST_WAITING_ANSWERS", 0)
-    monkeypatch.setattr("service.api.endpoints.decode.read_sources", read)
+    monkeypatch.setattr("service.api.endpoints.decode.endpoint.read_sources", read)
     body = {"model": "g2p-en", "source": ["a"] * 20, "top_log_probs": 20, "stream": stream}
     answer = client.post("/v1/decode", json=body)
     assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")

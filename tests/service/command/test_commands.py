@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 
 from service.api.endpoints.attention import AttentionRequest
 from service.api.endpoints.attribution import AttributionRequest
-from service.api.endpoints.decode_body import DecodeRequest
+from service.api.endpoints.decode.body import DecodeRequest
 from service.api.endpoints.score import ScoreRequest
 from service.api.reading.requests import AttentionSelection
 from service.command.__main__ import COMMANDS, main

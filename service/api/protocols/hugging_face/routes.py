@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field
 from service.api.answering.examples import Examples
 from service.api.answering.respond import Computed, respond
 from service.api.answering.stream import EVENT_STREAM, Stream
-from service.api.endpoints.decode import prepare, run_decode
-from service.api.endpoints.decode_body import DecodeRequest
+from service.api.endpoints.decode.body import DecodeRequest
+from service.api.endpoints.decode.endpoint import prepare, run_decode
 from service.api.endpoints.encode import EncodeRequest, run_encode
 from service.api.protocols.hugging_face.parameters import Parameters, read_parameters
 from service.api.protocols.hugging_face.tokens import TokenWriter, write_details

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from service.api.answering.examples import Examples
 from service.api.answering.respond import Computed, respond
-from service.api.endpoints.decode import run_decode
-from service.api.endpoints.decode_body import DecodeRequest
+from service.api.endpoints.decode.body import DecodeRequest
+from service.api.endpoints.decode.endpoint import run_decode
 from service.api.endpoints.models import Health
 from service.api.protocols.libretranslate.bodies import (
     Detection,

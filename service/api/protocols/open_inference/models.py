@@ -16,8 +16,8 @@ from pydantic import BaseModel
 
 from service.api.answering.respond import Computed
 from service.api.endpoints.attention import AttentionRequest, run_attention
-from service.api.endpoints.decode import run_decode
-from service.api.endpoints.decode_body import DecodeRequest
+from service.api.endpoints.decode.body import DecodeRequest
+from service.api.endpoints.decode.endpoint import run_decode
 from service.api.endpoints.encode import EncodeRequest, run_encode
 from service.api.endpoints.score import ScoreRequest, run_score
 from service.api.protocols.open_inference.tensors import Form

@@ -15,13 +15,13 @@ from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.simultaneous import add_committed
 from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.answering.words import add_occluded, add_words
-from service.api.endpoints.decode_body import (
+from service.api.endpoints.decode.body import (
     DecodeRequest,
     check_edits,
     check_growing,
     check_source_share,
 )
-from service.api.endpoints.drafts import check_draft, read_drafts
+from service.api.endpoints.decode.drafts import check_draft, read_drafts
 from service.api.reading.answer_size import (
     check_decoded,
     check_words,

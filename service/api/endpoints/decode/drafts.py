@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from service.api.endpoints.decode_body import DecodeRequest
+from service.api.endpoints.decode.body import DecodeRequest
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.texts import Sources, TextField, count_texts, how_many
