@@ -30,7 +30,7 @@ from benchmarks.speed.witness import Witness
 from service.bundle.languages import Slot
 from service.bundle.manifest import Bundle, load_bundle
 from service.command.files import decode_lines
-from service.command.local import MOST, LocalEngine, LocalModel, local_service
+from service.command.local import MOST_ROWS, LocalEngine, LocalModel, local_service
 from service.engine.engine import Engine
 from service.engine.scheduler import Job
 from service.search.options import SearchOptions
@@ -166,7 +166,9 @@ def count_alike(name: str, targets: Mapping[str, Targets]) -> str:
 async def measure(
     bundle: Bundle, checkpoint: Path, texts: Sequence[str], codes: Codes, rounds: int
 ) -> list[str]:
-    settings = Settings(bundles=[bundle.root], max_sources=MOST, max_rows=MOST, self_check=False)
+    settings = Settings(
+        bundles=[bundle.root], max_sources=MOST_ROWS, max_rows=MOST_ROWS, self_check=False
+    )
     sources = read_sources(bundle, texts, find_languages(bundle.manifest, codes))
     with (
         tempfile.TemporaryDirectory() as folder,

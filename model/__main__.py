@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 # Waiting threads sleep: on a busy machine, spinning threads take time from the threads that they
 # wait for. OpenMP reads this variable when torch is imported.
@@ -39,6 +39,9 @@ except ModuleNotFoundError as error:
     advice = f"run pipx install --force '.[{extra}]', or pip install 'heed-server[{extra}]'"
     print(f"heed: {error.name} is not installed: {advice}", file=sys.stderr)
     sys.exit(2)
+
+if TYPE_CHECKING:
+    from model.importers.convert import FailedProof
 
 app = typer.Typer(
     help="Train, evaluate and export encoder-decoder Transformers.",
@@ -104,15 +107,7 @@ def export(
     ] = Precision.fp32,
 ) -> None:
     """Write a bundle, the folder that the service serves a model from."""
-    if precision is Precision.auto:
-        raise InputError(
-            "--precision auto is an option of convert only, which reads texts: give both or fp32"
-        )
-    if precision is not Precision.fp32 and find_spec("onnxruntime") is None:
-        raise InputError(
-            f"--precision {precision} measures its error with onnxruntime, which is not installed:"
-            " run pip install heed-server"
-        )
+    check_precision(precision)
     card = Card(
         name=name or bundle.name,
         task=task,
@@ -129,6 +124,19 @@ def export(
     typer.echo(f"{bundle}: {size / 1e6:.1f} MB")
     if precision is not Precision.fp32:
         report_errors(bundle, trained.transformer, progress)
+
+
+def check_precision(precision: Precision) -> None:
+    """Raise InputError for a precision that `export` cannot choose or measure."""
+    if precision is Precision.auto:
+        raise InputError(
+            "--precision auto is an option of convert only, which reads texts: give both or fp32"
+        )
+    if precision is not Precision.fp32 and find_spec("onnxruntime") is None:
+        raise InputError(
+            f"--precision {precision} measures its error with onnxruntime, which is not installed:"
+            " run pip install heed-server"
+        )
 
 
 def timed_progress() -> Progress:
@@ -267,16 +275,21 @@ def convert_command(
         typer.echo(f"heed: {error}", err=True)
         raise typer.Exit(2) from error
     except FailedProof as error:
-        failed = " and ".join(error.failed)
-        typer.echo(f"{error}\nheed: a proof fails, so {bundle} was not written: {failed}", err=True)
-        if error.only_rounded:
-            names = " and ".join(error.only_rounded)
-            typer.echo(f"heed: use --precision fp32 for this model, instead of {names}", err=True)
+        report_failed(error, bundle)
         raise typer.Exit(3) from error
     typer.echo(as_text(proofs))
     if any(proof.otherwise == LEFT_OUT for proof in proofs):
         sentence = f"heed: int8 is left out, since its proof does not hold: {bundle} has fp32 alone"
         typer.echo(sentence, err=True)
+
+
+def report_failed(error: "FailedProof", bundle: Path) -> None:
+    """Print the proofs, which of them fail, and what to do if rounding alone is the cause."""
+    failed = " and ".join(error.failed)
+    typer.echo(f"{error}\nheed: a proof fails, so {bundle} was not written: {failed}", err=True)
+    if error.only_rounded:
+        names = " and ".join(error.only_rounded)
+        typer.echo(f"heed: use --precision fp32 for this model, instead of {names}", err=True)
 
 
 def find_checkpoint(name: str, licence: str, progress: Progress) -> Path:

@@ -4,7 +4,9 @@ Nothing is cached, so that every step decodes its whole target again.
 Axes: B sources, S source length, T target length, V vocabulary, K beams.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -65,38 +67,44 @@ def beam_search(
     beams without an eos count as hypotheses too, and are ranked with those that ended.
     """
     config = model.config
-    source_length = torch.tensor([len(source_ids)])  # (1,)
-    memory, _ = model.encoder(source_ids.unsqueeze(0), source_length)  # (1, S, M)
+    memory, _ = model.encoder(source_ids.unsqueeze(0), torch.tensor([len(source_ids)]))  # (1, S, M)
     beams = [Hypothesis([], [])]
     finished: list[Hypothesis] = []
     for length in range(1, max_new_tokens + 1):
-        # STEP 1: the log-prob of every token after every beam
-        target_ids = torch.tensor([[config.bos_id, *beam.token_ids] for beam in beams])  # (K, T)
-        cross = model.decoder.cross(memory.expand(len(beams), -1, -1))
-        hidden = model.decoder(
-            target_ids, torch.full((len(beams),), length), cross, source_length.expand(len(beams))
-        ).hidden[:, -1]  # (K, M)
-        log_probs = model.log_probs(hidden)  # (K, V)
-        # STEP 2: the best 2 K continuations; at most K end with eos, so that K live ones remain
-        total = torch.tensor([sum(beam.log_probs) for beam in beams])  # (K,)
-        totals = (total.unsqueeze(1) + log_probs).flatten()  # (K * V,)
-        ranked: list[int] = totals.topk(min(2 * beam_size, len(totals))).indices.tolist()
-        # STEP 3: ended ones of the best K become hypotheses, the best K live ones the next beams
-        going_on: list[Hypothesis] = []
-        for rank, index in enumerate(ranked):
-            parent, token = divmod(index, config.target_vocab_size)
-            beam = beams[parent]
-            log_prob = log_probs[parent, token].item()
-            grown = Hypothesis([*beam.token_ids, token], [*beam.log_probs, log_prob])
-            if token != config.eos_id:
-                going_on.append(grown)
-            elif rank < beam_size:
-                finished.append(grown)
-        beams = going_on[:beam_size]
-        # STEP 4: at the limit, beams become hypotheses, too, as in Hugging Face and CTranslate2
+        # STEP 1: the best 2 K continuations; at most K end with eos, so that K live ones remain
+        ranked = best_continuations(model, memory, beams, 2 * beam_size)
+        # STEP 2: ended ones of the best K become hypotheses, the best K live ones the next beams
+        ended = [each.token_ids[-1] == config.eos_id for each in ranked]
+        finished += compress(ranked[:beam_size], ended)
+        beams = [each for each, ends in zip(ranked, ended, strict=True) if not ends][:beam_size]
+        # STEP 3: at the limit, beams become hypotheses, too, as in Hugging Face and CTranslate2
         if length == max_new_tokens:
             finished += beams
         if len(finished) >= beam_size:
             break
     finished.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
     return finished[:beam_size]
+
+
+def best_continuations(
+    model: Transformer, memory: Tensor, beams: Sequence[Hypothesis], count: int
+) -> list[Hypothesis]:
+    """Return the `count` most probable of all beams with one more token, best first, given the
+    memory (1, S, M) of their source."""
+    rows, source_length = len(beams), memory.size(1)
+    target_ids = torch.tensor([[model.config.bos_id, *beam.token_ids] for beam in beams])  # (K, T)
+    hidden = model.decoder(
+        target_ids,
+        torch.full((rows,), target_ids.size(1)),
+        model.decoder.cross(memory.expand(rows, -1, -1)),
+        torch.full((rows,), source_length),
+    ).hidden[:, -1]  # (K, M)
+    log_probs = model.log_probs(hidden)  # (K, V)
+    total = torch.tensor([sum(beam.log_probs) for beam in beams])  # (K,)
+    totals = (total.unsqueeze(1) + log_probs).flatten()  # (K * V,)
+    best: list[int] = totals.topk(min(count, len(totals))).indices.tolist()
+    grown: list[Hypothesis] = []
+    for parent, token in (divmod(index, log_probs.size(1)) for index in best):
+        beam, log_prob = beams[parent], log_probs[parent, token].item()
+        grown.append(Hypothesis([*beam.token_ids, token], [*beam.log_probs, log_prob]))
+    return grown

@@ -28,7 +28,7 @@ AXES: dict[AttentionKind, tuple[str, str]] = {
     "cross": ("target", "source"),
 }
 PAIR = 64  # bytes of one aligned pair in an answer, as numbers and as Pharaoh text
-WORD = 64  # bytes of one word
+WORD_NBYTES = 64  # bytes of one word
 REDUCE: dict[str, Callable[..., FloatArray]] = {"mean": np.mean, "max": np.max}
 
 
@@ -78,7 +78,7 @@ class Selection:
             queries, keys = rows[AXES[kind][0]], columns[AXES[kind][1]]
             total += 4 * matrices * queries * keys
             if self.aligns and kind == "cross":
-                total += (4 * source + WORD + 2 * PAIR) * read + WORD * source
+                total += (4 * source + WORD_NBYTES + 2 * PAIR) * read + WORD_NBYTES * source
             elif self.alignment and kind == "cross":
                 total += PAIR * matrices * queries * (1 if self.alignment == "argmax" else keys)
         return total

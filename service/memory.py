@@ -19,7 +19,7 @@ LARGE_BLOCK = 1 << 19  # bytes of a block that glibc maps by itself, and unmaps 
 TRIM_EVERY = 1.0  # seconds between two trims
 SHORTAGES = (ImportError, MemoryError, OSError, RuntimeError)  # if `is_short` says so
 ERROR_NUMBERS = (errno.ENOMEM, errno.EAGAIN)
-SIGNS = ("failed to map segment", "cannot allocate memory", "can't start new thread")
+OUT_OF_MEMORY = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 COLLECTED = 60  # trims from one garbage collection to the next
 YOUNG = 500_000  # objects that may be made, beyond those that are freed, before the next collection
 
@@ -95,5 +95,5 @@ def is_short(error: Exception) -> bool:
     return (
         isinstance(error, MemoryError)
         or number in ERROR_NUMBERS
-        or any(each in said for each in SIGNS)
+        or any(each in said for each in OUT_OF_MEMORY)
     )

@@ -139,13 +139,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     measured, proved = halves(pairs)
     if usage.shortlists is not None:
         proofs.append(count_listed(usage.shortlists, pairs, len(texts.start)))
-    lists: dict[str, IdArray] = {}
-    for code in options.targets:
-        progress(f"decoding texts into {code}, for the list of its tokens")
-        lists[code], proof = make_list(model, replace(plan, usage=usage), options, code)
-        proofs.append(proof)
-    raise_failed(proofs)
-    check_size(lists)
+    lists = make_lists(model, replace(plan, usage=usage), options, proofs, progress)
     usage = replace(usage, target_lists=lists)
     packages, hashes = versions(*PACKAGES), hash_files(folder)
     trained = TrainedModel(
@@ -221,6 +215,21 @@ def own_texts(checkpoint: Checkpoint) -> Path | None:
     if name and not (checkpoint.folder / name).is_file():
         raise InputError(f"{checkpoint.folder} has no {name}, which {OWN} names as texts")
     return checkpoint.folder / name if name else None
+
+
+def make_lists(
+    model: Transformer, plan: Plan, options: Options, proofs: list[Proof], progress: Progress
+) -> dict[str, IdArray]:
+    """Return the tokens of each language that the options name, and add the proofs of these lists.
+    Raise FailedProof if any proof does not hold, and InputError if the lists are too large."""
+    lists: dict[str, IdArray] = {}
+    for code in options.targets:
+        progress(f"decoding texts into {code}, for the list of its tokens")
+        lists[code], proof = make_list(model, plan, options, code)
+        proofs.append(proof)
+    raise_failed(proofs)
+    check_size(lists)
+    return lists
 
 
 def make_list(model: Transformer, plan: Plan, options: Options, code: str) -> tuple[IdArray, Proof]:

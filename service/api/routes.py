@@ -60,7 +60,7 @@ OTHER_PATHS = {  # our paths, by words in those of other services
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 
-def show(examples: Examples) -> dict[str, Any]:
+def show_examples(examples: Examples) -> dict[str, Any]:
     """Return what an OpenAPI document says of a body with these examples."""
     return {"requestBody": {"content": {JSON: {"examples": examples}}}}
 
@@ -71,14 +71,14 @@ router.post(
     responses={200: {"content": {EVENT_STREAM: {"schema": EVENT_SCHEMA}}}},
     summary="Decode sources into targets",
     tags=["models"],
-    openapi_extra=show(body.EXAMPLES),
+    openapi_extra=show_examples(body.EXAMPLES),
 )(endpoint.decode)
 router.post(
     "/v1/score",
     response_model=score.ScoreAnswer,
     summary="Score targets",
     tags=["models"],
-    openapi_extra=show(score.EXAMPLES),
+    openapi_extra=show_examples(score.EXAMPLES),
 )(score.score)
 router.post(
     "/v1/attention",
@@ -86,7 +86,7 @@ router.post(
     responses=describe_files(each for each in WRITERS if each != JSON),
     summary="Show attention weights",
     tags=["attention"],
-    openapi_extra=show(attention.EXAMPLES),
+    openapi_extra=show_examples(attention.EXAMPLES),
 )(attention.attention)
 router.post(
     "/v1/attribution",
@@ -94,7 +94,7 @@ router.post(
     responses=describe_files(each for each in attribution.FORMATS if each != JSON),
     summary="Show what a target depends on",
     tags=["attention"],
-    openapi_extra=show(attribution.EXAMPLES),
+    openapi_extra=show_examples(attribution.EXAMPLES),
 )(attribution.attribution)
 
 

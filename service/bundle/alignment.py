@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.errors import StartupError
 
-Indices = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1000)]
+AlignedIndices = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1000)]
 
 
 class Candidate(BaseModel):
@@ -19,8 +19,8 @@ class Candidate(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    layers: Indices
-    heads: Indices
+    layers: AlignedIndices
+    heads: AlignedIndices
     shift: Literal[0, 1]
     measure: Literal["weight"]
     agreement: Annotated[float, Field(ge=0, le=1)]
@@ -35,7 +35,7 @@ class Alignment(Candidate):
     second: Candidate | None = None
 
 
-def check_alignment(alignment: Alignment, layers: int, heads: int, path: Path) -> None:
+def check_heads(alignment: Alignment, layers: int, heads: int, path: Path) -> None:
     """Raise StartupError for an index that the decoder lacks, or that is named twice."""
     candidates = {"alignment": alignment, "alignment.second": alignment.second}
     for name, candidate in candidates.items():

@@ -18,15 +18,15 @@ MOST_SUPPRESSED = 1 << 16  # ids and sequences in suppress_tokens
 LONGEST_SUPPRESSED = 64  # ids of a sequence
 
 
-def suppressed_variant(value: Any) -> str:
+def suppressed_item_variant(value: Any) -> str:
     """Return the tag of an item of suppress_tokens, so that a fault in it is reported once."""
     return "sequence" if isinstance(value, list) else "id"
 
 
-Suppressed = Annotated[
+SuppressedItem = Annotated[
     Annotated[TokenId, Tag("id")]
     | Annotated[list[TokenId], Field(min_length=1, max_length=LONGEST_SUPPRESSED), Tag("sequence")],
-    Discriminator(suppressed_variant),
+    Discriminator(suppressed_item_variant),
 ]
 
 
@@ -43,7 +43,7 @@ class Decoding(BaseModel):
     early_stopping: bool
     no_repeat_ngram_size: NgramSize
     repetition_penalty: RepetitionPenalty
-    suppress_tokens: Annotated[list[Suppressed], Field(max_length=MOST_SUPPRESSED)]
+    suppress_tokens: Annotated[list[SuppressedItem], Field(max_length=MOST_SUPPRESSED)]
     encoder_no_repeat_ngram_size: NgramSize = 0
     encoder_repetition_penalty: RepetitionPenalty = 1.0
     renormalize: bool = False

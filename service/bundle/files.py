@@ -90,7 +90,7 @@ def check_size(path: Path, limit: int) -> None:
         )
 
 
-def check_entries(manifest: Path, listed: Container[str], names: Iterable[str]) -> None:
+def check_in_files(manifest: Path, listed: Container[str], names: Iterable[str]) -> None:
     """Raise StartupError for names that are not among the `files` that a manifest lists."""
     if missing := dict.fromkeys(name for name in names if name not in listed):
         raise StartupError(

@@ -17,7 +17,7 @@ def item_variant(value: Any) -> str:
     return "slot" if isinstance(value, str) else "id"
 
 
-Item = Annotated[
+TemplateItem = Annotated[
     Annotated[TokenId, Tag("id")] | Annotated[Slot, Tag("slot")], Discriminator(item_variant)
 ]
 StartItem = Annotated[

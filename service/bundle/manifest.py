@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from service.bundle.alignment import Alignment, check_alignment
+from service.bundle.alignment import Alignment, check_heads
 from service.bundle.decoding import Count, Decoding
 from service.bundle.examples import Example, check_examples
 from service.bundle.files import (
     LARGEST_MANIFEST,
-    check_entries,
     check_file,
+    check_in_files,
     check_size,
     check_weights,
     describe_missing,
@@ -23,11 +23,11 @@ from service.bundle.files import (
     read_card,
 )
 from service.bundle.languages import (
-    Item,
     Languages,
     Slot,
     StartItem,
     Template,
+    TemplateItem,
     TokenId,
     fill,
     slots_of,
@@ -163,8 +163,8 @@ class Manifest(Part):
     eos_id: TokenId
     other_eos_ids: Annotated[list[TokenId], Field(max_length=16)] = []  # end targets as eos_id does
     unknown_id: TokenId | None
-    source_prefix: list[Item]
-    source_suffix: list[Item]
+    source_prefix: list[TemplateItem]
+    source_suffix: list[TemplateItem]
     decoder_start: Annotated[list[StartItem], Field(min_length=1)]
     languages: Languages
     tokenizers: Tokenizers
@@ -243,12 +243,12 @@ def check_listed(root: Path, manifest: Manifest) -> None:
                 " which every precision needs: export the bundle again"
             )
         needed += graphs.values()
-    check_entries(path, manifest.files, needed)
+    check_in_files(path, manifest.files, needed)
     graphs = [name for each in manifest.precisions.values() for name in each.values()]
     folders = {(root / name).parent for name in (*graphs, *listed)}
     beside = [each for folder in folders for each in folder.iterdir()]
     names = [each.relative_to(root).as_posix() for each in beside]
-    check_entries(path, manifest.files, names)
+    check_in_files(path, manifest.files, names)
 
 
 def check_target_lists(manifest: Manifest, lists: TargetLists, path: Path) -> None:
@@ -296,7 +296,7 @@ def check_numbers(manifest: Manifest, path: Path) -> None:
     check_decoding(manifest, path)
     if manifest.alignment:
         config = manifest.config
-        check_alignment(manifest.alignment, config.num_decoder_layers, config.num_heads, path)
+        check_heads(manifest.alignment, config.num_decoder_layers, config.num_heads, path)
 
 
 def check_slots(manifest: Manifest, path: Path) -> set[Slot]:

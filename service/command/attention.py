@@ -18,14 +18,14 @@ from service.command.flags import (
     ModelPlace,
     OutputFile,
     ablate_flag,
-    given,
+    given_fields,
     json_flag,
+    model_place,
     place_flags,
-    place_of,
     search_flags,
     selection_flags,
 )
-from service.command.heatmap import draw, draw_attribution
+from service.command.heatmap import draw_attribution, draw_heatmaps
 from service.formats.json import JSON
 from service.occlusion import Of, Unit
 
@@ -83,13 +83,13 @@ def attention(
 
     A terminal shows the mean of all layers and heads unless you select some; files have all.
     """
-    selection, place = given(values, SELECTION), place_of(values)
+    selection, place = given_fields(values, SELECTION), model_place(values)
     if not (output or as_json or any(name in selection for name in SHAPE)):
         selection |= MEAN
-    body = {"source": text, "attention": selection, **given(values, [*SEARCH, "ablate"])}
+    body = {"source": text, "attention": selection, **given_fields(values, [*SEARCH, "ablate"])}
     if target is not None:
         body["target"] = target
-    show("/v1/attention", body, place, output, None if as_json else draw)
+    show_answer("/v1/attention", body, place, output, None if as_json else draw_heatmaps)
 
 
 @click.command()
@@ -120,14 +120,14 @@ def attribution(
     heed attribution photograph
     heed attribution read "R EH1 D" --contrast "R IY1 D"
     """
-    place, fields = place_of(values), ("contrast", "of", "unit", "decimals")
-    body = {"source": text, **given(values, [*SEARCH, *fields])}
+    place, fields = model_place(values), ("contrast", "of", "unit", "decimals")
+    body = {"source": text, **given_fields(values, [*SEARCH, *fields])}
     if target is not None:
         body["target"] = target
-    show("/v1/attribution", body, place, output, None if as_json else draw_attribution)
+    show_answer("/v1/attribution", body, place, output, None if as_json else draw_attribution)
 
 
-def show(
+def show_answer(
     path: str,
     body: dict[str, Any],
     place: ModelPlace,

@@ -17,7 +17,7 @@ from service.command.files import (
     UTF8,
     decode_file,
     finish,
-    kind_of,
+    format_of,
     open_lines,
     open_texts,
 )
@@ -26,10 +26,10 @@ from service.command.flags import (
     ModelPlace,
     OutputFile,
     ablate_flag,
-    given,
+    given_fields,
     json_flag,
+    model_place,
     place_flags,
-    place_of,
     search_flags,
 )
 from service.formats.json import Document, to_json
@@ -44,7 +44,7 @@ OTHER_KINDS = (".csv", ".json", ".ndjson", ".xlsx", ".parquet", ".zip", ".bz2", 
 
 def check_kind(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
     """Refuse formats whose lines would be taken for texts."""
-    if path and kind_of(path) in OTHER_KINDS:
+    if path and format_of(path) in OTHER_KINDS:
         raise click.BadParameter(
             f"{path} is of another format: give .tsv, .jsonl, or .txt for a text a line, each"
             " with .gz or without"
@@ -140,13 +140,13 @@ def decode(
     heed decode knight
     heed decode --input words.txt --output pronounced.tsv
     """
-    options, place = given(values, [*SEARCH, *OWN]), place_of(values)
+    options, place = given_fields(values, [*SEARCH, *OWN]), model_place(values)
     if texts and (source or output):
         raise click.UsageError("give TEXTS, or files")
     check_output(output, options, as_json)
     check_document(source, output, options)
     with reported(), interruptible():
-        if source and kind_of(source) in DOCUMENTS:
+        if source and format_of(source) in DOCUMENTS:
             failed = asyncio.run(decode_document(source, output, options, place, as_json))
         elif output:
             check_other_file(source, output)
@@ -167,7 +167,7 @@ def decode(
 
 def check_output(output: Path | None, options: dict[str, Any], as_json: bool) -> None:
     """Raise UsageError for what a line of text cannot hold."""
-    if kind_of(output) == ".jsonl" if output else as_json:
+    if format_of(output) == ".jsonl" if output else as_json:
         return
     for name in {"words", "top_log_probs"} & options.keys():
         flag = f"--{name.replace('_', '-')}"
@@ -182,8 +182,8 @@ def check_output(output: Path | None, options: dict[str, Any], as_json: bool) ->
 
 def check_document(source: Path | None, output: Path | None, options: dict[str, Any]) -> None:
     """Raise UsageError if a document would be read or written as lines."""
-    reads = source is not None and kind_of(source) in DOCUMENTS
-    writes = output is not None and kind_of(output) in DOCUMENTS
+    reads = source is not None and format_of(source) in DOCUMENTS
+    writes = output is not None and format_of(output) in DOCUMENTS
     if (reads or writes) and "markup" not in options:
         name = source if reads else output
         raise click.UsageError(f"{name} is a document: give --markup html or xml as well")

@@ -32,11 +32,11 @@ COMPARED = 256  # lines of standard input that tell whether it is the same
 TOGETHER = 3  # batches in the engine
 REPORT_EVERY = 10.0  # seconds, where standard error is not a terminal
 ANSWER = ("source", "hypotheses", "source_tokens", "sentences", "error")  # fields of our lines
-SPACES = str.maketrans("\t\n\r", "   ")
+ONE_LINE = str.maketrans("\t\n\r", "   ")
 UTF8 = ("utf-8", "surrogateescape", "\n")  # bytes that are not UTF-8 are refused by tokenizers
 
 
-def kind_of(file: Path) -> str:
+def format_of(file: Path) -> str:
     """Return the end of a file's name that says what its lines are."""
     *_, before, last = ["", "", *(suffix.lower() for suffix in file.suffixes)]
     return before if last == ".gz" else last
@@ -65,13 +65,13 @@ def open_lines(file: Path | None = None, *, keep_ends: bool = False) -> Generato
 def open_texts(file: Path | None) -> Generator[Iterator[str]]:
     """Open a file, or standard input, as an iterator over the texts of its lines: the first column
     of .tsv, the source of .jsonl, else the line. It raises StartupError."""
-    kind = kind_of(file) if file else ""
+    kind = format_of(file) if file else ""
     count_lines()
     with open_lines(file) as lines:
         if kind == ".tsv":
             yield (line.partition("\t")[0] for line in lines)
         elif kind == ".jsonl":
-            yield (read_json(line, f"{file}:{i}") for i, line in enumerate(lines, 1))
+            yield (read_json_line(line, f"{file}:{i}") for i, line in enumerate(lines, 1))
         else:
             yield lines
 
@@ -83,7 +83,7 @@ class JsonSource(str):
     others: dict[str, Any]
 
 
-def read_json(line: str, place: str) -> str:
+def read_json_line(line: str, place: str) -> str:
     """Return a JSON text, or the `source` of a JSON object as JsonSource. Raise StartupError."""
     try:
         value: Any = json.loads(line)
@@ -98,7 +98,7 @@ def read_json(line: str, place: str) -> str:
     return text
 
 
-def write_json(text: str, found: Document) -> bytes:
+def write_json_line(text: str, found: Document) -> bytes:
     """Return a line of .jsonl: fields that were read, the source and what was found. Bytes that are
     not UTF-8 become question marks."""
     line = to_json({"source": text.encode(errors="replace").decode(), **found}) + b"\n"
@@ -117,10 +117,10 @@ def write_lines(kind: str, decoded: Decoded) -> Iterator[bytes]:
         error = decoded.errors.get(place)
         if kind == ".jsonl":
             found = {"error": describe(error)} if error else result
-            yield write_json(text, found)
+            yield write_json_line(text, found)
             continue
-        target = "" if error else result["hypotheses"][0]["text"].translate(SPACES)
-        line = f"{text.translate(SPACES)}\t{target}" if kind == ".tsv" else target
+        target = "" if error else result["hypotheses"][0]["text"].translate(ONE_LINE)
+        line = f"{text.translate(ONE_LINE)}\t{target}" if kind == ".tsv" else target
         yield encode_line(line)
 
 
@@ -146,7 +146,7 @@ async def decode_lines(
     model: AnyModel, source: Path | None, output: Path, options: dict[str, Any]
 ) -> int:
     """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
-    kind = kind_of(output)
+    kind = format_of(output)
     with open_texts(source) as texts:
         first = [] if source else [*islice(texts, COMPARED)]
         mark = fingerprint(source or first, kind, options, model.version)

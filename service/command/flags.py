@@ -46,7 +46,7 @@ class Integers(click.ParamType[Any]):
             self.fail(f"{value!r} is not a list of integers such as 0,-1", param, ctx)
 
 
-class Suppressed(click.ParamType[Any]):
+class SuppressedTokens(click.ParamType[Any]):
     """Token ids separated by commas, and sequences of them by colons, such as 20,8:31."""
 
     name = "tokens"
@@ -183,7 +183,7 @@ SEARCH = LANGUAGES | {
     "no_repeat_ngram_size": int,
     "encoder_repetition_penalty": float,
     "encoder_no_repeat_ngram_size": int,
-    "suppress_tokens": Suppressed(),
+    "suppress_tokens": SuppressedTokens(),
     "allowed_targets": REPEATED,
     "target_prefix": str,
     "stop": REPEATED,
@@ -210,14 +210,14 @@ def flags(kinds: Mapping[str, Any], body: type[BaseModel]) -> Callable[[Command]
 
     def add(command: Command) -> Command:
         for name, kind in reversed([*kinds.items()]):
-            command = flag_of(name, kind, body)(command)
+            command = option_of(name, kind, body)(command)
         return command
 
     return add
 
 
-def flag_of(name: str, kind: Any, body: type[BaseModel]) -> Callable[[Command], Command]:
-    flag, text = f"--{name.replace('_', '-')}", describe(body, name)
+def option_of(name: str, kind: Any, body: type[BaseModel]) -> Callable[[Command], Command]:
+    flag, text = f"--{name.replace('_', '-')}", description_of(body, name)
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
     if kind is REPEATED:
@@ -225,7 +225,7 @@ def flag_of(name: str, kind: Any, body: type[BaseModel]) -> Callable[[Command], 
     return click.option(flag, name, type=kind, help=text)
 
 
-def describe(body: type[BaseModel], name: str) -> str:
+def description_of(body: type[BaseModel], name: str) -> str:
     """Return the description of a field, without what null means: such a flag is left out."""
     return (body.model_fields[name].description or "").partition(" null: ")[0]
 
@@ -264,11 +264,11 @@ class ModelPlace(NamedTuple):
 
 
 def place_flags(command: Command) -> Command:
-    """Add the flags that `place_of` reads."""
+    """Add the flags that `model_place` reads."""
     return bundle_flag(url_flag(model_flag(command)))
 
 
-def place_of(values: Mapping[str, Any]) -> ModelPlace:
+def model_place(values: Mapping[str, Any]) -> ModelPlace:
     """Return the place that flags name. Raise UsageError if they contradict each other."""
     place = ModelPlace(*(values[name] for name in ModelPlace._fields))
     if place.url and place.bundle:
@@ -278,7 +278,7 @@ def place_of(values: Mapping[str, Any]) -> ModelPlace:
     return place
 
 
-def given(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def given_fields(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return the fields of these names whose flags were given."""
     found = {name: value for name, value in values.items() if name in names}
     return {

@@ -10,13 +10,13 @@ import numpy as np
 
 from service.arrays import FloatArray
 
-SHADES = " ░▒▓█"
-LONGEST = 16  # characters of a label
+BLOCKS = " ░▒▓█"
+LONGEST_SHOWN = 16  # characters of a label
 LEAST = 1e-9  # norm or loss: below it, a heatmap has nothing to show
 LOST = {"target": "log-prob lost", "contrast": "lead over the foil lost"}
 
 
-def draw(result: dict[str, Any]) -> str:
+def draw_heatmaps(result: dict[str, Any]) -> str:
     """Draw the heatmaps of a result of /v1/attention, in JSON, below one another."""
     lines = [f"{result['source']} → {result['target']}"]
     for block in result["attention"]:
@@ -73,7 +73,9 @@ def titles(block: dict[str, Any]) -> Iterator[str]:
 def labels(tokens: Sequence[dict[str, Any]]) -> list[str]:
     """Return the tokens, without characters that control terminals."""
     texts = ("".join(c if c.isprintable() else " " for c in token["text"]) for token in tokens)
-    return [text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in texts]
+    return [
+        text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…" for text in texts
+    ]
 
 
 def heatmap(weights: FloatArray, rows: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
@@ -81,9 +83,9 @@ def heatmap(weights: FloatArray, rows: Sequence[str], columns: Sequence[str]) ->
     left = max(map(width, rows), default=0)
     for letters in zip(*(text.rjust(max(map(len, columns))) for text in columns), strict=True):
         yield (" " * (left + 1) + "".join(c + " " * (2 - width(c)) for c in letters)).rstrip()
-    shades = np.minimum((weights * len(SHADES)).astype(int), len(SHADES) - 1)
+    shades = np.minimum((weights * len(BLOCKS)).astype(int), len(BLOCKS) - 1)
     for text, row in zip(rows, shades.tolist(), strict=True):
-        cells = "".join(2 * SHADES[shade] for shade in row)
+        cells = "".join(2 * BLOCKS[shade] for shade in row)
         yield f"{text}{' ' * (left - width(text))} {cells}".rstrip()
 
 

@@ -42,7 +42,7 @@ from service.settings.settings import Settings
 from service.text.opening import open_tokenizers
 from service.wire import Answer, Entry
 
-MOST = 1 << 30  # sources or rows: a command shares its engine with nobody
+MOST_ROWS = 1 << 30  # sources or rows: a command shares its engine with nobody
 
 
 class LocalEngine(EngineClient):
@@ -179,7 +179,7 @@ async def compute(path: str, body: Mapping[str, Any], call: Call) -> Computed:
 async def open_local(bundle: Path | None) -> AsyncGenerator[LocalModel]:
     """Open a bundle, or else that of the settings by variables. Raise ValidationError and
     StartupError."""
-    settings = Settings(max_sources=MOST, max_rows=MOST)
+    settings = Settings(max_sources=MOST_ROWS, max_rows=MOST_ROWS)
     if bundle:
         settings = settings.model_copy(update={"bundles": [bundle]})
     async with local_service(settings) as service:
@@ -203,7 +203,7 @@ async def local_service(settings: Settings) -> AsyncGenerator[Service]:
                 admission=Admission(settings.max_requests, settings.timeout),
                 registry=registry,
                 metrics=RequestMetrics(),
-                answers=Budget(MOST),
+                answers=Budget(MOST_ROWS),
                 cores=CapacityLimiter(settings.cores),
                 keys=None,
                 admin=None,

@@ -16,7 +16,7 @@ from service.command.errors import error_of
 from service.errors import StartupError
 from service.formats.json import JSON, Document
 
-PATIENCE = 120.0  # seconds in which a service that is busy, or starts again, is asked again
+RETRY_SECONDS = 120.0  # seconds in which a service that is busy, or starts again, is asked again
 PASSING = (
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.BAD_GATEWAY,  # of a proxy, whose service starts again
@@ -45,7 +45,7 @@ class RemoteModel:
     async def ask(self, path: str, body: Mapping[str, Any], accept: str = JSON) -> bytes:
         """Return the service's answer. Raise HeedError and StartupError."""
         named = {**body, "model": self._name} if self._name else body
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + RETRY_SECONDS
         with translated(self._url):
             while True:
                 try:

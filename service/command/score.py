@@ -12,11 +12,11 @@ from service.command.flags import (
     LANGUAGES,
     ModelPlace,
     ablate_flag,
-    given,
+    given_fields,
     json_flag,
     language_flags,
+    model_place,
     place_flags,
-    place_of,
 )
 from service.formats.json import Document, to_json
 
@@ -37,10 +37,10 @@ def score(text: str | None, target: str | None, as_json: bool, **values: Any) ->
     """
     if text is not None and target is None:
         raise click.UsageError("give a TARGET as well, or lines TEXT<TAB>TARGET on standard input")
-    place = place_of(values)
-    pairs = [(text, target)] if text is not None else read_pairs()
+    place = model_place(values)
+    pairs = [(text, target)] if text is not None else read_pair_lines()
     sources, targets = map(list, zip(*pairs, strict=True)) if pairs else ([], [])
-    body = {"source": sources, "target": targets, **given(values, [*LANGUAGES, "ablate"])}
+    body = {"source": sources, "target": targets, **given_fields(values, [*LANGUAGES, "ablate"])}
     with reported():
         document = asyncio.run(score_all(body, place))
     if as_json:
@@ -50,7 +50,7 @@ def score(text: str | None, target: str | None, as_json: bool, **values: Any) ->
             click.echo(f"{result['sum']:.4f}\t{result['perplexity']:.4f}")
 
 
-def read_pairs() -> list[tuple[str, str]]:
+def read_pair_lines() -> list[tuple[str, str]]:
     """Return the pairs of standard input. Raise UsageError for a line without a tab."""
     pairs: list[tuple[str, str]] = []
     count_lines()

@@ -24,7 +24,7 @@ from service.serving.client import run_module
 from service.settings.command_line import FlagParser, make_parser, read_settings
 from service.settings.settings import Settings
 
-ABOUT = (
+ABOUT_MODEL = (
     "MODEL is the folder of a bundle or of a checkpoint, a zip of a model of Marian, or the id of a"
     " model of the Hugging Face hub, such as Helsinki-NLP/opus-mt-en-fr, to which @ and a revision"
     " may be added. A checkpoint is converted once, and a model of the hub downloaded before:"
@@ -36,7 +36,7 @@ def make_serve_parser() -> FlagParser:
     parser = make_parser("heed serve")
     parser.usage = "%(prog)s [MODEL ...] [flags]"
     parser.advice = f"models come before flags; {parser.advice}"
-    parser.description = f"{parser.description} {ABOUT}"
+    parser.description = f"{parser.description} {ABOUT_MODEL}"
     return parser
 
 
@@ -77,12 +77,12 @@ def read_arguments(arguments: tuple[str, ...]) -> Settings:
     parser = make_serve_parser()
     read_settings(flags, parser)  # a wrong flag is found before a model is converted
     try:
-        return read_settings(flags, parser, [find_model(each) for each in models])
+        return read_settings(flags, parser, [find_model_folder(each) for each in models])
     except OSError as error:
         raise StartupError(describe_os(error)) from error
 
 
-def find_model(name: str) -> Path:
+def find_model_folder(name: str) -> Path:
     """Return the folder of a bundle, given itself, as a checkpoint or as a model of the hub. Raise
     StartupError."""
     path = Path(name)

@@ -10,7 +10,9 @@ from service.formats.labels import width_of
 from service.formats.picture import FONT_SIZE, Cells, Label, Picture
 
 LARGEST_CELL = 28.0
-ROOM = 3600.0  # largest width or height of all cells of a grid: 200 tokens still fit with labels
+LARGEST_GRID = (
+    3600.0  # most width or height of all cells of a grid: 200 tokens still fit with labels
+)
 LINE_HEIGHT = FONT_SIZE + 1
 TITLE_HEIGHT = LINE_HEIGHT + 6
 LONGEST_LABEL = 24  # letters
@@ -120,7 +122,9 @@ def grid_of(
 ) -> Grid:
     across = heatmaps_across(data)
     down = math.ceil(len(titles) / across)
-    cell = min(LARGEST_CELL, ROOM / (across * len(columns)), ROOM / (down * len(rows)))
+    cell = min(
+        LARGEST_CELL, LARGEST_GRID / (across * len(columns)), LARGEST_GRID / (down * len(rows))
+    )
     left, below = (max(map(width_of, names)) for names in (rows, columns))
     step_across = left + max(cell * len(columns), *map(width_of, titles)) + HEATMAP_GAP
     step_down = TITLE_HEIGHT + cell * len(rows) + below + HEATMAP_GAP

@@ -7,6 +7,7 @@ from functools import cache, lru_cache
 from PIL import Image, ImageDraw, ImageFont
 
 from service.formats.picture import FONT_SIZE
+from service.text.tokens import REPLACEMENT
 
 Font = ImageFont.FreeTypeFont
 
@@ -20,10 +21,11 @@ FONTS = (
 )
 # XML forbids most control characters and fonts have no glyphs for them. Some others break the line
 # (U+0085, U+2028, U+2029) or reorder what follows them (U+202A to U+202E, U+2066 to U+2069).
-UNKNOWN = "\ufffd"
 REPLACED = {
-    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], UNKNOWN),
-    **dict.fromkeys([*range(0xD800, 0xE000), 0xFFFE, 0xFFFF], UNKNOWN),
+    **dict.fromkeys(
+        [*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], REPLACEMENT
+    ),
+    **dict.fromkeys([*range(0xD800, 0xE000), 0xFFFE, 0xFFFF], REPLACEMENT),
     **dict.fromkeys([0x85, 0x2028, 0x2029], "↵"),
     **{control: chr(0x2400 + control) for control in range(0x20)},  # its symbol
     0x7F: "\u2421",

@@ -18,7 +18,7 @@ from service.runtime.attended import Attended
 from service.runtime.cache import Cross, CrossCache
 from service.runtime.providers import reason_of
 from service.runtime.reference import LARGEST_IDS, Torch, read_reference
-from service.runtime.session import Session
+from service.runtime.session import Session, unpadded
 from service.search.protocol import Candidates
 from service.search.rules import log_softmax
 
@@ -41,7 +41,7 @@ ROUNDED = {
     "fp16": Tolerance(0.05, 0.02),
 }
 LOG_PROBS = ("log_probs", "encoder_gated_log_probs", "decoder_gated_log_probs")
-Pair = tuple[str, NDArray[Any], NDArray[Any]]  # the tensor's name, ours, torch's
+Compared = tuple[str, NDArray[Any], NDArray[Any]]  # the tensor's name, ours, torch's
 
 
 def check_parity(session: Session, bundle: Bundle) -> None:
@@ -80,7 +80,7 @@ def check_parity(session: Session, bundle: Bundle) -> None:
         listed.output.check = partial(check_list, language)
 
 
-def find_fault(session: Session, pairs: Iterable[Pair]) -> str | None:
+def find_fault(session: Session, pairs: Iterable[Compared]) -> str | None:
     """Return what differs from torch, and what to do about it; None if nothing does."""
     log_probs: list[tuple[FloatArray, FloatArray]] = []
     for name, ours, theirs in pairs:
@@ -123,7 +123,7 @@ def centred(log_probs: FloatArray) -> FloatArray:
     return log_probs - log_probs.mean()
 
 
-def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
+def compare_decoding(session: Session, torch: Torch) -> Iterator[Compared]:
     """Yield memory and log-probs of every source, without padding.
 
     Cached steps are compared with torch's one forward pass over the whole target.
@@ -138,7 +138,7 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
         yield from compare(session, cross, torch)
 
 
-def compare_steps(session: Session, cross: Cross, torch: Torch) -> Iterator[Pair]:
+def compare_steps(session: Session, cross: Cross, torch: Torch) -> Iterator[Compared]:
     for i, position, top, log_probs in steps(session, cross, torch):
         ids, theirs = (torch[name][i, position] for name in ("log_prob_ids", "log_probs"))
         yield f"log_probs[{i}, {position}]", log_probs[ids], theirs
@@ -147,7 +147,7 @@ def compare_steps(session: Session, cross: Cross, torch: Torch) -> Iterator[Pair
         yield f"top_log_probs[{i}, {position}]", log_probs[top.ids[i]], largest
 
 
-def compare_shortlisted(session: Session, cross: Cross, torch: Torch) -> Iterator[Pair]:
+def compare_shortlisted(session: Session, cross: Cross, torch: Torch) -> Iterator[Compared]:
     """Let the shortlist of each source hold the tokens whose log-probs are known, and compare these
     as if there were no others."""
     assert isinstance(cross, CrossCache)  # shortlists are used on a CPU alone
@@ -157,7 +157,7 @@ def compare_shortlisted(session: Session, cross: Cross, torch: Torch) -> Iterato
         yield f"log_probs[{i}, {position}]", log_softmax(log_probs[ids]), log_softmax(theirs)
 
 
-def compare_list(session: Session, language: tuple[int, ...], torch: Torch) -> Iterator[Pair]:
+def compare_list(session: Session, language: tuple[int, ...], torch: Torch) -> Iterator[Compared]:
     """Compare the log-probs of a language's listed tokens as if only these were known."""
     tokens = session.target_lists[language].tokens
     _, cross = session.encode(sample_sources(torch))
@@ -169,7 +169,7 @@ def compare_list(session: Session, language: tuple[int, ...], torch: Torch) -> I
             yield f"log_probs[{i}, {position}]", ours, log_softmax(theirs[known])
 
 
-def compare_all_tokens(session: Session, torch: Torch) -> Iterator[Pair]:
+def compare_all_tokens(session: Session, torch: Torch) -> Iterator[Compared]:
     """Compare the step that scores all tokens, of a model with shortlists or lists of languages."""
     _, cross = session.encode(sample_sources(torch))
     return compare_steps(session, cross, torch)
@@ -188,7 +188,7 @@ def steps(
     `gates` are (B, K, L, H)."""
     cache = session.new_cache(1, shortlisted, language)
     cache.insert(cross)
-    targets = targets_of(torch)
+    targets = torch_targets(torch)
     for position, tokens in enumerate(torch["decoder_input_ids"].T):
         top = session.step(cache, tokens, LARGEST_IDS, logits=True, gates=gates)
         assert top.logits is not None
@@ -198,7 +198,7 @@ def steps(
                 yield i, position, top, log_probs[i]
 
 
-def compare_draft_step(session: Session, torch: Torch) -> Iterator[Pair]:
+def compare_draft_step(session: Session, torch: Torch) -> Iterator[Compared]:
     """Read the first token of all targets, then all others at once."""
     _, cross = session.encode(sample_sources(torch))
     cache = session.new_cache(rows_per_source=1)
@@ -209,7 +209,7 @@ def compare_draft_step(session: Session, torch: Torch) -> Iterator[Pair]:
         top = session.draft_step(cache, tokens, LARGEST_IDS, logits=True)
         assert top.logits is not None
         log_probs = log_softmax(top.logits).reshape(*tokens.shape, -1)  # (B, N, V)
-        for i, target in enumerate(targets_of(torch)):
+        for i, target in enumerate(torch_targets(torch)):
             for place in range(min(count, len(target) - position)):
                 ids, theirs = (
                     torch[name][i, position + place] for name in ("log_prob_ids", "log_probs")
@@ -219,27 +219,27 @@ def compare_draft_step(session: Session, torch: Torch) -> Iterator[Pair]:
         position += count
 
 
-def compare_encoder_attention(session: Session, torch: Torch) -> Iterator[Pair]:
+def compare_encoder_attention(session: Session, torch: Torch) -> Iterator[Compared]:
     for i, attended in enumerate(session.encoder_attention(sample_sources(torch))):
         yield from compare_layers("encoder_attention", i, attended, torch)
 
 
-def compare_attention(session: Session, torch: Torch) -> Iterator[Pair]:
+def compare_attention(session: Session, torch: Torch) -> Iterator[Compared]:
     crosses = crosses_of(session, torch)
-    for i, attended in enumerate(session.attention(targets_of(torch), crosses)):
+    for i, attended in enumerate(session.attention(torch_targets(torch), crosses)):
         for kind, each in attended.items():
             yield from compare_layers(f"{kind}_attention", i, each, torch)
 
 
-def compare_scores(session: Session, torch: Torch) -> Iterator[Pair]:
+def compare_scores(session: Session, torch: Torch) -> Iterator[Compared]:
     """Score at each position an id whose log-prob is known: any will do."""
-    inputs = targets_of(torch)
+    inputs = torch_targets(torch)
     targets = [torch["log_prob_ids"][i, : len(each), -1] for i, each in enumerate(inputs)]
     for i, ours in enumerate(session.score(inputs, targets, crosses_of(session, torch))):
         yield f"token_log_probs[{i}]", ours, torch["log_probs"][i, : len(ours), -1]
 
 
-def compare_gated_encoder(session: Session, torch: Torch) -> Iterator[Pair]:
+def compare_gated_encoder(session: Session, torch: Torch) -> Iterator[Compared]:
     """Compare what is decoded from a gated memory, then weights and norms with open gates."""
     sources = sample_sources(torch)
     _, cross = session.encode(sources, gates_of(torch, "encoder_gates"))
@@ -249,7 +249,7 @@ def compare_gated_encoder(session: Session, torch: Torch) -> Iterator[Pair]:
         yield from compare_layers("encoder_attention", i, attended, torch)
 
 
-def compare_gated_step(session: Session, torch: Torch) -> Iterator[Pair]:
+def compare_gated_step(session: Session, torch: Torch) -> Iterator[Compared]:
     _, cross = session.encode(sample_sources(torch))
     gates = gates_of(torch, "decoder_gates")
     yield from compare_gated_steps(session, cross, torch, "decoder_gated_log_probs", gates)
@@ -261,15 +261,15 @@ def compare_gated_steps(
     torch: Torch,
     name: str,
     gates: FloatArray | None = None,
-) -> Iterator[Pair]:
+) -> Iterator[Compared]:
     for i, position, _, log_probs in steps(session, cross, torch, gates):
         ids = torch["log_prob_ids"][i, position]
         yield f"{name}[{i}, {position}]", log_probs[ids], torch[name][i, position]
 
 
-def compare_gated_decoder(session: Session, torch: Torch) -> Iterator[Pair]:
+def compare_gated_decoder(session: Session, torch: Torch) -> Iterator[Compared]:
     """Compare gated scores, then weights and norms with open gates."""
-    inputs, crosses = targets_of(torch), crosses_of(session, torch)
+    inputs, crosses = torch_targets(torch), crosses_of(session, torch)
     targets = [torch["log_prob_ids"][i, : len(each), -1] for i, each in enumerate(inputs)]
     gates = gates_of(torch, "decoder_gates")
     for i, ours in enumerate(session.score(inputs, targets, crosses, gates)):
@@ -287,7 +287,7 @@ def gates_of(torch: Torch, name: str) -> FloatArray:
     return np.repeat(gates[None], len(torch["source_length"]), 0)
 
 
-COMPARISONS: dict[GraphName, Callable[[Session, Torch], Iterator[Pair]]] = {
+COMPARISONS: dict[GraphName, Callable[[Session, Torch], Iterator[Compared]]] = {
     "step": compare_all_tokens,
     "draft_step": compare_draft_step,
     "attention": compare_attention,
@@ -299,7 +299,7 @@ COMPARISONS: dict[GraphName, Callable[[Session, Torch], Iterator[Pair]]] = {
 }
 
 
-def compare_layers(kind: str, i: int, attended: Attended, torch: Torch) -> Iterator[Pair]:
+def compare_layers(kind: str, i: int, attended: Attended, torch: Torch) -> Iterator[Compared]:
     for layer, ours in enumerate(attended.weights):  # (H, queries, keys)
         theirs = torch[f"{kind}_{layer}"][i, :, : ours.shape[1], : ours.shape[2]]
         yield f"{kind}_{layer}[{i}]", ours, theirs
@@ -309,15 +309,11 @@ def compare_layers(kind: str, i: int, attended: Attended, torch: Torch) -> Itera
         yield f"{norms}_{layer}[{i}]", ours, theirs
 
 
-def unpadded(ids: IntArray, lengths: IntArray) -> list[IntArray]:
-    return [row[:length] for row, length in zip(ids, lengths, strict=True)]
-
-
 def sample_sources(torch: Torch) -> list[IntArray]:
     return unpadded(torch["source_ids"], torch["source_length"])
 
 
-def targets_of(torch: Torch) -> list[IntArray]:
+def torch_targets(torch: Torch) -> list[IntArray]:
     return unpadded(torch["decoder_input_ids"], torch["decoder_length"])
 
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import isnan
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle.manifest import Bundle, DecoderAttention, GraphName
@@ -41,6 +42,7 @@ from service.runtime.target_lists import TargetList, read_target_lists
 from service.search.protocol import Candidates
 from service.settings.settings import Precision, Provider, Settings
 
+Array = TypeVar("Array", bound=NDArray[Any])
 # others take memory for a pass now and then
 USED_OFTEN = {"encoder", "step", "shortlisted_step", "draft_step", "hidden_step", "output"}
 MOST_BINDINGS = 64  # bindings that one cache keeps
@@ -390,8 +392,8 @@ class Session:
             check_signature(path, session, graph, wanted)
 
 
-def unpadded(rows: FloatArray, lengths: IntArray) -> list[FloatArray]:
-    """Return each row (S, M) of (B, longest, M) without padding."""
+def unpadded(rows: Array, lengths: IntArray) -> list[Array]:
+    """Return each row, such as (S, M) of (B, longest, M), without padding."""
     return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
 

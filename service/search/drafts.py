@@ -17,10 +17,10 @@ from service.search.options import ABSENT, SearchOptions
 from service.search.protocol import Candidates, Detokenize, Hypothesis, Needed, Step
 
 MOST_DRAFTED = 15  # tokens of a row at a step
-MOST_READ = 64  # tokens of all rows at a step: with more, they take longer than they save
+MOST_TOKENS = 64  # tokens of all rows at a step: with more, they take longer than they save
 LEAST_DRAFTED = 2
 FIRST_RUN = 8  # tokens that are accepted between two misses, before any is known
-MEMORY = 0.9  # share of what was learned that the next pass leaves
+KEPT_SHARE = 0.9  # share of what was learned that the next pass leaves
 LONGEST_MATCH = 8  # tokens by which places of a draft are compared
 ENOUGH = 4  # equal tokens that make any place of a draft credible
 
@@ -83,8 +83,8 @@ class Draft:
 
     def _learn(self, proposed: int, accepted: int) -> None:
         """Count what was accepted, and failures."""
-        self._right = MEMORY * self._right + accepted
-        self._wrong = MEMORY * self._wrong + (accepted < proposed)
+        self._right = KEPT_SHARE * self._right + accepted
+        self._wrong = KEPT_SHARE * self._wrong + (accepted < proposed)
         self._failures = self._failures + 1 if not accepted else max(0, self._failures - accepted)
 
     def _read(self, token: int, target: abc.Sequence[int]) -> None:
@@ -162,7 +162,7 @@ class DraftedSearch(GreedySearch):
     def read(self, tokens: IntArray) -> IntArray:
         """Return what each row reads (R, N): its next token (R,), and those that are expected
         after it. Rows that expect fewer are filled up."""
-        most = max(0, min(MOST_DRAFTED, MOST_READ // len(tokens) - 1))
+        most = max(0, min(MOST_DRAFTED, MOST_TOKENS // len(tokens) - 1))
         self._given = [each.prefix[:most] for each in self._sequences]
         self._proposed = [
             draft.propose(min(most - len(sequence.prefix), sequence.room - 1))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from service.search.phrases import Item
+from service.search.phrases import Requirement
 
 ABSENT = -1  # stands in a draft for a token that targets lack
 
@@ -40,7 +40,7 @@ class SearchOptions:
     stop: tuple[str, ...] = ()  # texts that end a hypothesis and stay in it
     stop_ids: frozenset[int] = frozenset()  # tokens that end a hypothesis and stay in it
     draft: tuple[int, ...] = ()  # what the target is expected to be, for a faster greedy search
-    required: tuple[Item, ...] = ()  # phrases of which a target must have one each; needs beams
+    required: tuple[Requirement, ...] = ()  # each met by one of its phrases; needs beams
     top_log_probs: int = 0  # alternatives to report with each token
     entropies: bool = False  # whether to report the entropy at each position
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from service.text.words import WITHOUT_SPACES
 
-REMEMBERED = 1 << 10  # states whose tokens and rest are kept
+REMEMBERED_STATES = 1 << 10  # states whose tokens and rest are kept
 REMEMBERED_TOKENS = 1 << 14  # of a vocabulary, of which it is known whether they end a word
 LETTERS = "LMN"  # categories of Unicode: letters, their marks, numbers
 Decode = Callable[[Sequence[int]], str]
@@ -26,7 +26,7 @@ class Phrase(NamedTuple):
     starts_word: bool = False
 
 
-class Item(NamedTuple):
+class Requirement(NamedTuple):
     """Phrases of which a target must contain one; `asked` is what the request says."""
 
     asked: str | tuple[str, ...]
@@ -66,7 +66,7 @@ def ends_word(decode: Decode, token_id: int) -> bool:
 class Phrases:
     """The automaton of the items of one request."""
 
-    def __init__(self, items: Sequence[Item], decode: Decode) -> None:
+    def __init__(self, items: Sequence[Requirement], decode: Decode) -> None:
         """`decode` returns the text of ids."""
         self._items = range(len(items))
         self._longest = [max(len(phrase.ids) for phrase in item.phrases) for item in items]
@@ -78,9 +78,9 @@ class Phrases:
         self._ends: list[int] = []  # of each node: a bit for each item that is met there
         self._left: list[dict[int, int]] = []  # of each node: fewest tokens that an item lacks
         self._add_node()
-        self._moves = lru_cache(REMEMBERED)(self._find_moves)
-        self._remaining = lru_cache(REMEMBERED)(self._count_remaining)
-        self.effects = lru_cache(REMEMBERED)(self._find_effects)
+        self._moves = lru_cache(REMEMBERED_STATES)(self._find_moves)
+        self._remaining = lru_cache(REMEMBERED_STATES)(self._count_remaining)
+        self.effects = lru_cache(REMEMBERED_STATES)(self._find_effects)
         for number, item in enumerate(items):
             for phrase in item.phrases:
                 for after_word in self._places(phrase):

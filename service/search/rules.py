@@ -202,10 +202,10 @@ class Rules:
         """Return the logits or log-probs (N,) of these ids, or of all, under the penalties."""
         options = self._options
         if options.encoder_repetition_penalty != 1:
-            places = places_of(self._source, ids)
+            places = indices_of(self._source, ids)
             values = penalize(values, places, 1 / options.encoder_repetition_penalty)
         if options.repetition_penalty != 1:
-            values = penalize(values, places_of({*history}, ids), options.repetition_penalty)
+            values = penalize(values, indices_of({*history}, ids), options.repetition_penalty)
         return values
 
     def _banned(self, history: list[int], length: int) -> set[int]:
@@ -283,7 +283,7 @@ def are_in(tokens: Collection[int], ids: IntArray) -> NDArray[np.bool_]:
     return np.array([token in tokens for token in ids.tolist()], bool)
 
 
-def places_of(tokens: Collection[int], ids: IntArray | None) -> IntArray:
+def indices_of(tokens: Collection[int], ids: IntArray | None) -> IntArray:
     """Return the indices of the tokens, a set, among these ids (N,), or among all ids."""
     return np.array([*tokens], np.int64) if ids is None else np.flatnonzero(are_in(tokens, ids))
 

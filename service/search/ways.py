@@ -10,7 +10,7 @@ from service.text.tokenizer import Tokenizer
 
 # Signs after which a phrase is tokenized as in the middle of a text; a vocabulary may lack some
 SIGNS = ("(", '"', "-", "'", ",", ".")
-REMEMBERED = 1 << 9  # phrases
+REMEMBERED_PHRASES = 1 << 9  # phrases
 
 
 class Ways:
@@ -34,7 +34,7 @@ class Ways:
             alone = self._read(text, pointer, known=True)
             ways = dict.fromkeys([alone, *self._write_later(text, alone)])
             found = [Phrase(ids, self._starts_word(ids)) for ids in ways]
-            if len(self._written) >= REMEMBERED:
+            if len(self._written) >= REMEMBERED_PHRASES:
                 self._written.clear()
             self._written[text] = found
         return found

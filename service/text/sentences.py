@@ -49,7 +49,7 @@ FIRST = re.compile(rf"[{SPACED}{UNSPACED}\u1361\uff0e;]")
 CLEAR_MARK = re.compile(CLEAR)
 STOP = re.compile(r"[.\u2026\u2024\ufe52]")
 COMMA = re.compile(rf"[{COMMAS}{WIDE_COMMAS}]")
-WITHOUT_SPACES = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff]")  # Chinese, Japanese
+CHINESE_JAPANESE = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff]")  # Chinese, Japanese
 NO_LETTERS = re.compile(r"[\W_]{0,8}")  # quotes, brackets and dashes at the start of a sentence
 CLAUSE = re.compile(rf"[{COMMAS}{SPACED}]{CLOSE}(?=\s)|[{WIDE_COMMAS}{UNSPACED}]{CLOSE}")
 SPACE = re.compile(r"\s+")
@@ -61,9 +61,9 @@ ABBREVIATION = re.compile(
     r"|(?i:[b-df-hj-np-tv-xz])[b-df-hj-np-tv-xz]{1,4})\Z"
 )
 BEFORE_NUMBER = re.compile(WORD_START + r"[^\W\d_]{1,4}\Z")  # Fig. 3, Art. 5
-LONGEST = 5  # characters of an abbreviation
+LONGEST_ABBREVIATION = 5  # characters of an abbreviation
 PIECE = 1 << 14  # characters
-SHORT = 64  # characters
+FIRST_LENGTH = 64  # characters
 
 
 class Span(NamedTuple):
@@ -123,7 +123,7 @@ def ends_sentence(text: str, match: re.Match[str]) -> bool:
     marks, close = match["marks"], match["close"]
     after = text[match.end()]
     stops = bool(STOP.search(marks))
-    if CLEAR_MARK.search(marks) or (WITHOUT_SPACES.match(after) and not stops):
+    if CLEAR_MARK.search(marks) or (CHINESE_JAPANESE.match(after) and not stops):
         return not COMMA.match(after) and not (close and after.isalnum())
     if not after.isspace():
         return False
@@ -136,7 +136,7 @@ def ends_sentence(text: str, match: re.Match[str]) -> bool:
 
 def is_abbreviation(text: str, stop: int, following: str) -> bool:
     """Return whether the word before this full stop looks shortened."""
-    since = max(0, stop - LONGEST)
+    since = max(0, stop - LONGEST_ABBREVIATION)
     if ABBREVIATION.search(text, since, stop):
         return True
     return following.isdigit() and bool(BEFORE_NUMBER.search(text, since, stop))
@@ -171,7 +171,7 @@ def end_of_search(start: int, end: int, fits: Callable[[Span], bool]) -> int | N
     Parts are tried in growing lengths: to try, or to search, the whole rest for each part would
     take quadratic time.
     """
-    length = SHORT
+    length = FIRST_LENGTH
     while start + length < end:
         if not fits(Span(start, start + length)):
             return min(start + 2 * length, end)  # a part that ends within a word may take more

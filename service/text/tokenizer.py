@@ -15,7 +15,7 @@ from tokenizers.decoders import DecodeStream
 
 from service.errors import Fault, Invalid, PassFailed, TooLarge, shorten, shorten_line
 from service.text.compose import takes_long
-from service.text.tokens import Token, Tokens, bytes_of, close_gaps, name_of, visible
+from service.text.tokens import REPLACEMENT, Token, Tokens, bytes_of, close_gaps, name_of, visible
 from service.text.unknown import WORDS, advise, unknown_fault
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
@@ -27,7 +27,6 @@ NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 NO_CODES: Mapping[str, Sequence[int]] = {}
 INVALID = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as Python decodes them
 ANY_LETTER = "a"
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 LONGEST_REASON = 200  # characters quoted from an error of the library
 NO_TOKEN = "holds no token; send a text with at least one"
 # Characters of a text that is tokenized at once. A longer one is passed to the library as a batch,

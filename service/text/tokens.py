@@ -7,6 +7,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(slots=True)  # not frozen, which would take three times as long to make

@@ -20,7 +20,7 @@ def unknown_fault(
     """
     offsets = encoding.offsets
     unknown = [i for i, token_id in enumerate(encoding.ids) if token_id in refused]
-    places = dict.fromkeys(place(text, offsets, i) for i in unknown[:MOST_FAULTS])
+    places = dict.fromkeys(typed_token(text, offsets, i) for i in unknown[:MOST_FAULTS])
     quotes = ", ".join(f"{typed!r} at offset {start}" for typed, start in places)
     between = [text[slice(*offsets[i])].isspace() for i in unknown]
     general, *of_words = advice
@@ -30,7 +30,7 @@ def unknown_fault(
     return Fault(pointer, detail, [*dict.fromkeys(typed for typed, _ in places)])
 
 
-def place(text: str, offsets: Sequence[tuple[int, int]], i: int) -> tuple[str, int]:
+def typed_token(text: str, offsets: Sequence[tuple[int, int]], i: int) -> tuple[str, int]:
     """Return the i-th token as it was typed, and its offset.
 
     The text reaches to the next token, so that combining marks stay with their letter.

@@ -9,7 +9,7 @@ import numpy as np
 from service.arrays import IntArray
 from service.attention import pair_tokens
 from service.serving.model import Model
-from service.text.markup.placing import Pair, letters_in
+from service.text.markup.placing import PlacePair, letters_in
 from service.text.sentences import Span
 from service.text.tokenizer import has_letters
 from service.text.tokens import Token, Tokens
@@ -21,7 +21,7 @@ class Aligned(NamedTuple):
     """The text of a target, and the places in it that belong to places of its source."""
 
     text: str
-    pairs: list[Pair]
+    pairs: list[PlacePair]
 
 
 def read_aligned(
@@ -66,13 +66,15 @@ def words_alone(source: Tokens) -> list[Token]:
     ]
 
 
-def places_of(source: Tokens, target: Tokens, pairs: IntArray, by: int) -> list[Pair]:
+def places_of(source: Tokens, target: Tokens, pairs: IntArray, by: int) -> list[PlacePair]:
     """Return the places of pairs of tokens, where the source begins `by` characters later."""
-    sources = [Span(*(by + at for at in place(token))) for token in source.tokens]
-    return [Pair(sources[here], place(target.tokens[there])) for here, there in pairs.tolist()]
+    sources = [Span(*(by + at for at in span_of(token))) for token in source.tokens]
+    return [
+        PlacePair(sources[here], span_of(target.tokens[there])) for here, there in pairs.tolist()
+    ]
 
 
-def place(token: Token) -> Span:
+def span_of(token: Token) -> Span:
     """Return the offsets of a token that is not special."""
     return Span(token.start or 0, token.end or 0)
 
@@ -94,7 +96,7 @@ def words_for(
     }
     found: dict[int, Span] = {}
     for k in unknown & sources.keys():
-        token = place(source.tokens[sources[k]])
+        token = span_of(source.tokens[sources[k]])
         word = spans.get(sources[k], token)
         is_word = word not in known and has_letters(source.text[token.start : token.end])
         found[k] = (letters_in(source.text, word) if is_word else None) or token

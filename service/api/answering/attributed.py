@@ -25,9 +25,9 @@ from service.text.tokens import Token
 from service.text.words import Word
 from service.wire import Answer
 
-Kind = Literal["target", "contrast"] | AttentionKind
+BlockKind = Literal["target", "contrast"] | AttentionKind
 HEADS = ["layer", "head"]
-WHOLE = "whole target"
+WHOLE_TARGET = "whole target"
 
 
 class SourceWord(responses.Word):
@@ -39,7 +39,7 @@ class Row(BaseModel):
 
 
 class AttributionBlock(BaseModel):
-    kind: Kind = Field(
+    kind: BlockKind = Field(
         description="target: the log-prob that each generated token loses. contrast: how much of"
         " its lead over the foil the target loses, in two rows: for the first token that differs,"
         " and for the whole target. encoder, decoder, cross: the log-prob that the whole target"
@@ -107,7 +107,7 @@ class AttributionAnswer(responses.ModelResponse):
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class RowLabel:
     """The label of a row that is not a token."""
 
     text: str
@@ -121,7 +121,7 @@ def write_attribution(
 ) -> Document:
     """Return the answer, given each pair with the answers to all its rows."""
     results = [
-        write_result(pair, log_probs_of(pair, answers), decimals) for pair, answers in answered
+        write_attributed(pair, log_probs_of(pair, answers), decimals) for pair, answers in answered
     ]
     if of == "heads":
         return {"model": model.name, "results": results}
@@ -137,7 +137,7 @@ def log_probs_of(pair: Pair, answers: Sequence[Answer]) -> list[FloatArray]:
     ]
 
 
-def write_result(pair: Pair, log_probs: Sequence[FloatArray], decimals: int | None) -> Document:
+def write_attributed(pair: Pair, log_probs: Sequence[FloatArray], decimals: int | None) -> Document:
     generated = log_probs[0][:, pair.prefix :]
     result: dict[str, Any] = {
         "source": pair.source.text,
@@ -163,31 +163,33 @@ def write_result(pair: Pair, log_probs: Sequence[FloatArray], decimals: int | No
             "lead": lead[:, 0].tolist(),
         }
         axes, lost = ["contrast", "source"], losses(lead.T)
-        blocks.append(write_block("contrast", axes, labels(pair, first), columns, lost, decimals))
+        blocks.append(
+            write_block("contrast", axes, label_contrast(pair, first), columns, lost, decimals)
+        )
     return {**result, "attribution": blocks}
 
 
-def labels(pair: Pair, first: int | None) -> list[Label]:
-    """Return the label of the first tokens that differ, such as "EH1, not IY1", and WHOLE."""
+def label_contrast(pair: Pair, first: int | None) -> list[RowLabel]:
+    """Return the labels of the first tokens that differ, as "EH1, not IY1", and of the whole."""
     if first is None:
-        return [Label("no token differs"), Label(WHOLE)]
+        return [RowLabel("no token differs"), RowLabel(WHOLE_TARGET)]
     names = [each.tokens[first].text if first < len(each) else "nothing" for each in pair.targets]
-    return [Label(", not ".join(names)), Label(WHOLE)]
+    return [RowLabel(", not ".join(names)), RowLabel(WHOLE_TARGET)]
 
 
 def write_heads(kind: AttentionKind, data: FloatArray, decimals: int | None) -> Document:
     layers, heads = (
-        [Label(f"{name} {i}") for i in range(size)]
+        [RowLabel(f"{name} {i}") for i in range(size)]
         for name, size in zip(HEADS, data.shape, strict=True)
     )
     return write_block(kind, HEADS, layers, heads, data, decimals)
 
 
 def write_block(
-    kind: Kind,
+    kind: BlockKind,
     axes: Sequence[str],
-    rows: Sequence[Token] | Sequence[Label],
-    columns: Sequence[Token | Word] | Sequence[Label],
+    rows: Sequence[Token] | Sequence[RowLabel],
+    columns: Sequence[Token | Word] | Sequence[RowLabel],
     data: FloatArray,
     decimals: int | None,
 ) -> Document:

@@ -25,7 +25,7 @@ from service.wire import Answer
 # Numbers in an answer. Several answers of this size, written at once, would keep the interpreter's
 # lock from the event loop, and their JSON takes three times the memory of the numbers.
 LARGE_ANSWER = 1 << 20
-AT_ONCE = 1 << 16  # bytes of an answer that need not wait for its client to read
+BYTES_AT_ONCE = 1 << 16  # bytes of an answer that need not wait for its client to read
 FINISH_REASON = "X-Finish-Reason"
 
 Asked = TypeVar("Asked")
@@ -172,7 +172,7 @@ def send(call: Call, written: Written, media_type: str) -> Response:
         return StreamingResponse(pieces, media_type=media_type, headers=headers)
     total = sum(map(len, written))
     call.correct(total)
-    if total <= AT_ONCE:
+    if total <= BYTES_AT_ONCE:
         return Response(b"".join(written), media_type=media_type, headers=headers)
     headers["Content-Length"] = str(total)
     return StreamingResponse(yield_each(written), media_type=media_type, headers=headers)

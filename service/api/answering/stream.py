@@ -33,7 +33,7 @@ LINE_BREAKS = tuple((each.encode(), rb"\u%04x" % ord(each)) for each in "\u0085\
 GRACE = 5.0  # seconds that a client has after the deadline to read the rest
 MOST_WRITTEN = 1 << 12  # tokens and alternatives whose events are written at once: milliseconds
 
-Written = TypeVar("Written")
+Limited = TypeVar("Limited")
 ProgressOf = tuple[int, Progress]  # the index of an entry, and its progress
 ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended, or one has failed
 
@@ -167,8 +167,8 @@ def escape_line_breaks(content: bytes) -> bytes:
 
 
 async def write_limited(
-    work: Callable[[], Written], size: int, limiter: CapacityLimiter
-) -> Written:
+    work: Callable[[], Limited], size: int, limiter: CapacityLimiter
+) -> Limited:
     """Run `work` in a thread, as soon as `limiter` lets it, or inline when it is too small to be
     worth the switch."""
     return work() if size <= LITTLE else await to_thread.run_sync(work, limiter=limiter)

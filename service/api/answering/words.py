@@ -90,7 +90,7 @@ def write_words(
         pairs = pair_tokens(answer.alignment[rank], rows, source.tokens, first=prefix)
         sources: list[list[dict[str, Any]]] = [[] for _ in words]
         for there, here in pair_words(pairs, source_words, words).tolist():
-            sources[here].append(place_of(source_words[there]))
+            sources[here].append(write_place(source_words[there]))
         aligned = [*sources]
     written: list[dict[str, Any]] = []
     for word, of in zip(words, aligned, strict=True):
@@ -107,9 +107,9 @@ def write_words(
         if answer.occluded:
             log_probs = answer.occluded[rank][:, tokens].sum(1, keepdims=True)  # (2, 1)
             trust["source_share"] = source_shares(log_probs)[0]
-        written.append({**place_of(word), **trust, "source": of})
+        written.append({**write_place(word), **trust, "source": of})
     return written
 
 
-def place_of(word: Word) -> dict[str, Any]:
+def write_place(word: Word) -> dict[str, Any]:
     return {"text": word.text, "start": word.start, "end": word.end}

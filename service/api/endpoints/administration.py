@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.answering.examples import NEW, Examples
 from service.api.answering.responses import PROBLEMS
-from service.api.endpoints.models import Health, ModelCard, describe
+from service.api.endpoints.models import Health, ModelCard, describe_model
 from service.api.reading.call import Call
 from service.api.reading.json_route import JsonRoute, receive
 from service.errors import Forbidden, Invalid
@@ -51,7 +51,7 @@ async def load_model(
     this name is served already."""
     registry = administer(call)
     folder = find_folder(call.settings, body.path)
-    card = describe(call, await registry.load(name, folder))
+    card = describe_model(call, await registry.load(name, folder))
     return Response(card.model_dump_json(), media_type=JSON)
 
 
@@ -62,7 +62,7 @@ async def reload_model(name: str, call: Call) -> ModelCard:
     does not open, 422 says why, and nothing changes. 403 without HEED_ADMIN_KEY in the settings."""
     registry = administer(call)
     await expect_no_body(call)
-    return describe(call, await registry.reload(name))
+    return describe_model(call, await registry.reload(name))
 
 
 @router.post("/v1/models/{name}/unload", summary="Unload a model", openapi_extra=NEEDS_ADMIN)

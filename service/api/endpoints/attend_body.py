@@ -30,12 +30,12 @@ def depth_variant(value: Any) -> str | None:
 
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Row = Annotated[list[Finite], Field(min_length=1, fail_fast=True)]
-Rows = Annotated[list[Row], Field(min_length=1, fail_fast=True)]
+Vector = Annotated[list[Finite], Field(min_length=1, fail_fast=True)]
+Vectors = Annotated[list[Vector], Field(min_length=1, fail_fast=True)]
 Numbers = Annotated[
-    Annotated[Row, Tag("as numbers")]
-    | Annotated[Rows, Tag("as vectors")]
-    | Annotated[list[Rows], Field(min_length=1, fail_fast=True), Tag("as sequences")],
+    Annotated[Vector, Tag("as numbers")]
+    | Annotated[Vectors, Tag("as vectors")]
+    | Annotated[list[Vectors], Field(min_length=1, fail_fast=True), Tag("as sequences")],
     by_form(
         depth_variant,
         "a list of numbers, of vectors, or of sequences of vectors, none of them empty",
@@ -52,9 +52,9 @@ ValidLengths = Annotated[
 
 
 class AdditiveWeights(Strict):
-    query: Rows = Field(description="Matrix W_q, with shape (hidden, numbers in a query).")
-    key: Rows = Field(description="Matrix W_k, with shape (hidden, numbers in a key).")
-    score: Row = Field(description="Vector w, with `hidden` numbers.")
+    query: Vectors = Field(description="Matrix W_q, with shape (hidden, numbers in a query).")
+    key: Vectors = Field(description="Matrix W_k, with shape (hidden, numbers in a key).")
+    score: Vector = Field(description="Vector w, with `hidden` numbers.")
 
 
 class AttendRequest(Strict):
@@ -89,7 +89,7 @@ class AttendRequest(Strict):
     weights: AdditiveWeights | None = Field(
         default=None, description="For additive, which requires them: the learned parameters."
     )
-    truth: Row | None = Field(
+    truth: Vector | None = Field(
         default=None,
         description="For queries, keys and values that are numbers: the expected output of each"
         " query, drawn with the outputs in a picture.",

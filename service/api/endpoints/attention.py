@@ -26,11 +26,17 @@ from service.api.reading.answer_size import (
 )
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
-from service.api.reading.field_types import Partial, Sequences, Source
+from service.api.reading.field_types import Partial, Source, TextsOrIdLists
 from service.api.reading.requests import Ablate, AttentionSelection, Searching
 from service.api.reading.search import read_search, read_searches, refuse_search
 from service.api.reading.selection import read_ablation, read_selection
-from service.api.reading.texts import TextField, count_texts, read_languages, read_pairs, read_texts
+from service.api.reading.texts import (
+    TextField,
+    count_texts,
+    read_languages,
+    read_pairs,
+    tokenize_texts,
+)
 from service.formats.json import Document
 from service.search.options import SearchOptions
 from service.serving.model import Model
@@ -92,7 +98,7 @@ EXAMPLES: Examples = {
 
 class AttentionRequest(Searching):
     source: Source
-    target: Sequences | None = Field(
+    target: TextsOrIdLists | None = Field(
         default=None,
         description="Targets to show the attention of, one for each source. An end-of-sequence"
         " token is added to texts; ids are used unchanged. null: decode the sources, with the"
@@ -191,7 +197,7 @@ async def read_targets(
     """
     if body.target is None:
         search = await read_search(call, body, model, faults)
-        sources = await read_texts(call, source, faults)
+        sources = await tokenize_texts(call, source, faults)
         return search, sources, [None] * len(sources)
     refuse_search(body, faults)
     target = TextField("/target", body.target, model.target)

@@ -16,7 +16,7 @@ from service.api.answering.serialize import read_target
 from service.api.reading.answer_size import check_attribution, check_rows
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
-from service.api.reading.field_types import Partial, Sequences, Source
+from service.api.reading.field_types import Partial, Source, TextsOrIdLists
 from service.api.reading.requests import Searching
 from service.api.reading.search import read_search, read_searches, refuse_search
 from service.api.reading.selection import check_gates, check_scores, layers_of
@@ -54,13 +54,13 @@ EXAMPLES: Examples = {
 
 class AttributionRequest(Searching):
     source: Source
-    target: Sequences | None = Field(
+    target: TextsOrIdLists | None = Field(
         default=None,
         description="Targets to explain, one for each source. An end-of-sequence token is added to"
         " texts; ids are used unchanged. null: decode the sources, with the search options of this"
         " request.",
     )
-    contrast: Sequences | None = Field(
+    contrast: TextsOrIdLists | None = Field(
         default=None,
         description="Foils: other targets, one for each source. The answer then also says what"
         " speaks for each target and not for its foil; nothing does if the model decodes the foil.",
@@ -137,7 +137,7 @@ async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
     await call.hold(check_attribution(call.settings.max_answer_bytes, [*pairs.values()], most))
     language, decoded = languages.target_ids, list[Answer]()
     if search:
-        pairs, decoded = await decode(call, model, searches, pairs, language, faults)
+        pairs, decoded = await decode_targets(call, model, searches, pairs, language, faults)
     scored = await score_rows(call, model, pairs, language, faults)
     answers = [*decoded, *scored]
     call.note(answers)
@@ -172,7 +172,7 @@ def read_heads(body: AttributionRequest, model: Model, faults: Faults) -> list[H
     ]
 
 
-class Asked(NamedTuple):
+class AskedTexts(NamedTuple):
     """The valid sources of a request and, unless they are to be decoded, their targets; their foils
     if they have some; and the indices of their results."""
 
@@ -184,7 +184,7 @@ class Asked(NamedTuple):
 
 async def read_asked(
     call: Call, model: Model, body: AttributionRequest, tokenizer: Tokenizer, faults: Faults
-) -> Asked:
+) -> AskedTexts:
     """Return the tokens of all texts. Raise the faults of the request."""
     values = {"target": body.target, "contrast": body.contrast}
     given = {name: value for name, value in values.items() if value is not None}
@@ -195,10 +195,10 @@ async def read_asked(
     read = dict[str, Sequence[Tokens | None]](zip(given, targets, strict=True))
     nothing = [None] * len(sources)
     results = faults.valid(count_texts(body.source))
-    return Asked(sources, read.get("target", nothing), read.get("contrast", nothing), results)
+    return AskedTexts(sources, read.get("target", nothing), read.get("contrast", nothing), results)
 
 
-def make_pairs(asked: Asked, unit: Unit, heads: Sequence[Head]) -> dict[int, Pair]:
+def make_pairs(asked: AskedTexts, unit: Unit, heads: Sequence[Head]) -> dict[int, Pair]:
     """Return a pair for each source, by the index of its result."""
     each = zip(asked.results, asked.sources, asked.targets, asked.foils, strict=True)
     return {
@@ -226,7 +226,7 @@ def make_rows(
     entries: list[Entry] = []
     results: list[int] = []
     for result, pair in pairs.items():
-        rows = rows_of(pair, replacement)
+        rows = occluded_rows(pair, replacement)
         for ids in [target.ids for target in pair.targets]:
             entries += [
                 Entry(row, target_ids=ids, scores=True, language=language, ablated=ablated)
@@ -236,7 +236,7 @@ def make_rows(
     return entries, results
 
 
-def rows_of(pair: Pair, replacement: int) -> list[tuple[IntArray, tuple[Head, ...]]]:
+def occluded_rows(pair: Pair, replacement: int) -> list[tuple[IntArray, tuple[Head, ...]]]:
     """Return the ids of each row of a pair, and the heads that it does without."""
     if not pair.heads:
         return [(row, ()) for row in occlude(pair.source, pair.parts, replacement)]
@@ -244,7 +244,7 @@ def rows_of(pair: Pair, replacement: int) -> list[tuple[IntArray, tuple[Head, ..
     return [(ids, ()), *((ids, (head,)) for head in pair.heads)]
 
 
-async def decode(
+async def decode_targets(
     call: Call,
     model: Model,
     searches: Sequence[SearchOptions],

@@ -17,7 +17,7 @@ from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.requests import LanguageRequest
-from service.api.reading.texts import TextField, count_texts, read_languages, read_texts
+from service.api.reading.texts import TextField, count_texts, read_languages, tokenize_texts
 from service.arrays import FloatArray
 from service.errors import Invalid
 from service.formats.json import JSON, Document
@@ -115,7 +115,7 @@ async def run_encode(
         detail = f"is {body.dimensions} but vectors of this model have {d_model} numbers"
         faults.add(Invalid.at("/dimensions", f"{detail}: give 1 to {d_model}"))
     languages = read_languages(body, model, body.source, faults, decodes=False)
-    sources = await read_texts(call, TextField(pointer, body.source, languages.source), faults)
+    sources = await tokenize_texts(call, TextField(pointer, body.source, languages.source), faults)
     faults.raise_all(count_texts(body.source))
     results = faults.valid(count_texts(body.source))
     vectors = total_length(sources, padded) if body.pooling == "none" else len(sources)

@@ -117,7 +117,7 @@ class Health(BaseModel):
     status: Literal["ok"]
 
 
-def describe(call: Call, model: Model) -> ModelCard:
+def describe_model(call: Call, model: Model) -> ModelCard:
     manifest, opened = model.manifest, model.engine.opened
     return ModelCard(
         name=manifest.name,
@@ -165,7 +165,7 @@ def shortened(card: ModelCard) -> ModelCard:
 async def list_models(call: Call) -> ModelList:
     """List every model with its limits, licence and configuration."""
     models = call.service.registry.served
-    cards = [describe(call, model) for model in models.values()]
+    cards = [describe_model(call, model) for model in models.values()]
     failed = [
         FailedModel(name=name, reason=failure.reason)
         for name, failure in call.service.registry.failed.items()
@@ -195,7 +195,7 @@ async def show_model(name: str, call: Call) -> Response:
     media_type = negotiate(call, offered, what)
     if media_type == JSON:
         listed = ListedModel(id=name).model_dump() if speaks_openai(call) else {}
-        card = to_json({**describe(call, model).model_dump(mode="json"), **listed}) + b"\n"
+        card = to_json({**describe_model(call, model).model_dump(mode="json"), **listed}) + b"\n"
     return Response(card, media_type=media_type, headers={"Vary": "Accept"})
 
 

@@ -16,7 +16,7 @@ from service.api.reading.field_types import IdLists, Plain
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import refuse_languages
 from service.api.reading.requests import LanguageRequest, ModelRequest
-from service.api.reading.texts import TextField, read_languages, read_texts
+from service.api.reading.texts import TextField, read_languages, tokenize_texts
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 
@@ -102,7 +102,7 @@ async def tokenize(
         refuse_languages(body, "on the tokens of targets, which hold no language", faults)
         tokenizer = model.target
     field = TextField("/text", body.text, tokenizer, placed=True)
-    texts = await read_texts(call, field, faults)
+    texts = await tokenize_texts(call, field, faults)
     faults.raise_all()
     await call.hold(TOKEN_BYTES * sum(map(len, texts)))
 
@@ -127,7 +127,7 @@ async def detokenize(
     model = call.use_model(body.model)
     tokenizer = model.source if body.side == "source" else model.target
     faults = Faults()
-    texts = await read_texts(call, TextField("/token_ids", body.token_ids, tokenizer), faults)
+    texts = await tokenize_texts(call, TextField("/token_ids", body.token_ids, tokenizer), faults)
     faults.raise_all()
     await call.hold(TOKEN_BYTES * sum(map(len, texts)))
 

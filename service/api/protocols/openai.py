@@ -17,7 +17,7 @@ from service.api.reading.call import Call
 from service.api.reading.field_types import (
     IdList,
     Ids,
-    Text,
+    TaggedText,
     Texts,
     TextsOrIds,
     by_form,
@@ -58,7 +58,7 @@ def input_variant(value: Any) -> str | None:
 
 
 EmbeddingInput = Annotated[
-    Text | Texts | Ids | Annotated[IdList, Tag("as one")],
+    TaggedText | Texts | Ids | Annotated[IdList, Tag("as one")],
     by_form(input_variant, "a text, a list of texts, a list of token ids, or a list of such lists"),
 ]
 

@@ -49,7 +49,7 @@ LITTLE = 64  # characters to read or tokens to write: quicker than waking a thre
 SMALL = 1 << 11  # bytes, characters, ids or numbers: some milliseconds at most
 LARGE = 1 << 16  # the same: above it few may wait, since they hold much memory
 CLASSES = (SMALL, LARGE)  # largest sizes of two classes of work; a third has all above
-AT_ONCE = 128  # entries of a part: where a request is refused, they were sent for nothing
+ENTRIES_AT_ONCE = 128  # entries of a part: where a request is refused, they were sent for nothing
 MOST_WAITING = 32  # requests that hold large bodies in memory while they wait for a core
 
 Result = TypeVar("Result")
@@ -244,10 +244,10 @@ class Call(Request):
         parts: list[asyncio.Future[list[Answer]]] = []
         answers: list[Answer] = []
         try:
-            for start in range(0, len(entries), AT_ONCE):
+            for start in range(0, len(entries), ENTRIES_AT_ONCE):
                 if len(parts) > 1:
                     answers += await self.wait_for(parts[-2])
-                part = slice(start, start + AT_ONCE)
+                part = slice(start, start + ENTRIES_AT_ONCE)
                 left -= sum(entry.rows for entry in entries[part])
                 futures = self.submit(model, entries[part], rest=Rest(left, since))
                 sent += futures

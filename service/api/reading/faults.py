@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from service.errors import HeedError, Invalid, TooLarge
 
-PROBLEM = 64  # tokens that take as long to write as the problem of a source
+PROBLEM_TOKENS = 64  # tokens that take as long to write as the problem of a source
 PARTIAL = ', or send "partial": true for the answers to the other sources'
 
 
@@ -56,7 +56,7 @@ class Faults:
     @property
     def size(self) -> int:
         """Size of all failed sources in an answer, in tokens."""
-        return PROBLEM * len(self._by_result)
+        return PROBLEM_TOKENS * len(self._by_result)
 
 
 class Collecting:

@@ -147,7 +147,7 @@ def name_items(fault_of: Callable[[int, Any], ItemFault | None]) -> WrapValidato
 
 TextsOrIds = str | Sequence[str | list[int]]
 Unicode = Annotated[str, AfterValidator(require_unicode)]
-Text = Annotated[str, Tag("as text")]  # the tokenizer refuses what is not Unicode
+TaggedText = Annotated[str, Tag("as text")]  # the tokenizer refuses what is not Unicode
 Texts = Annotated[
     list[str], Field(min_length=1, fail_fast=True), name_items(fault_of_text), Tag("as texts")
 ]
@@ -164,12 +164,12 @@ IdLists = Annotated[
     name_items(fault_of_ids),
     BeforeValidator(check_lists),
 ]
-Sequences = Annotated[
-    Text | Texts | Ids,
+TextsOrIdLists = Annotated[
+    TaggedText | Texts | Ids,
     by_form(source_variant, "a text, a list of texts, or a list of lists of ids"),
 ]
 Plain = Annotated[
-    Text | Texts,
+    TaggedText | Texts,
     by_form(source_variant, "a text or a list of texts"),
 ]
 Indices = Annotated[
@@ -179,7 +179,7 @@ Indices = Annotated[
 ]
 
 Source = Annotated[
-    Sequences,
+    TextsOrIdLists,
     Field(
         description="The input: a text, a list of texts, or a list of lists of token ids. Texts are"
         " tokenized, with the special tokens the model needs; ids are used unchanged.",
@@ -197,7 +197,7 @@ Partial = Annotated[
 ]
 
 TargetPrefix = Annotated[
-    Text | Annotated[list[int], Field(fail_fast=True), Tag("as list")],
+    TaggedText | Annotated[list[int], Field(fail_fast=True), Tag("as list")],
     by_form(text_variant, "a text or a list of ids"),
 ]
 Ending = Annotated[Unicode, AfterValidator(check_not_empty), Tag("as text")]

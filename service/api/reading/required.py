@@ -9,14 +9,14 @@ from service.api.reading.requests import Searching
 from service.api.reading.validation_errors import segment
 from service.errors import MOST_FAULTS, Invalid, TooLarge, shorten
 from service.search.options import SearchOptions
-from service.search.phrases import Item, Phrase
+from service.search.phrases import Phrase, Requirement
 from service.search.sequences import Sequences
 from service.search.ways import Ways
 from service.serving.model import Model
 from service.text.glossary import Glossary, units_of
 from service.text.tokens import Tokens
 
-Asked = str | Sequence[str]
+PhraseTexts = str | Sequence[str]
 
 BEAMS = 4  # where the model's own search has fewer: a single one would find only clumsy places
 MOST_ITEMS = 32  # of a source
@@ -25,12 +25,12 @@ NOT_SAMPLED = "is found by beam search, not by sampling: omit temperature, or {n
 ONE_BEAM = "is 1 but {name} needs several beams: give at least 2, or omit beam_size"
 
 
-def phrases_size(required: Sequence[Asked], ways: Ways) -> int:
+def phrases_size(required: Sequence[PhraseTexts], ways: Ways) -> int:
     """Return how many characters of phrases `read_required` tokenizes."""
     return sum(ways.size(each) for asked in required for each in alternatives(asked))
 
 
-def glossary_size(glossary: Mapping[str, Asked], sources: Sequence[Tokens]) -> int:
+def glossary_size(glossary: Mapping[str, PhraseTexts], sources: Sequence[Tokens]) -> int:
     """Return how many characters `read_glossary` reads."""
     entries = sum(len(entry) + sum(map(len, asked)) for entry, asked in glossary.items())
     return entries + sum(len(source.text) for source in sources)
@@ -48,10 +48,10 @@ def check_required(body: Searching, faults: Faults) -> None:
 
 
 def read_required(
-    required: Sequence[Asked], model: Model, search: SearchOptions, faults: Faults
-) -> tuple[Item, ...]:
+    required: Sequence[PhraseTexts], model: Model, search: SearchOptions, faults: Faults
+) -> tuple[Requirement, ...]:
     """Return the items of the request. Add a fault for each phrase that no target can contain."""
-    items: list[Item] = []
+    items: list[Requirement] = []
     banned = banned_by(search)
     for i, asked in enumerate(required):
         before = len(items)
@@ -95,7 +95,7 @@ def read_glossary(
 
 def read_entries(
     body: Searching, wanted: Set[str], model: Model, search: SearchOptions, faults: Faults
-) -> dict[str, Item]:
+) -> dict[str, Requirement]:
     """Return the items of these entries of the glossary. Add a fault for each that no target can
     contain, up to MOST_FAULTS, or one if they have more than MOST_PHRASES."""
     entries = {each: asked for each, asked in body.glossary.items() if each in wanted}
@@ -104,7 +104,7 @@ def read_entries(
         detail = f"asks for {count} phrases in all sources and the limit is {MOST_PHRASES}"
         faults.add(TooLarge.at("/glossary", f"{detail}: send fewer sources at a time"))
         return {}
-    items: dict[str, Item] = {}
+    items: dict[str, Requirement] = {}
     banned = banned_by(search)
     for tried, (entry, asked) in enumerate(entries.items()):
         with faults.collect():
@@ -115,7 +115,7 @@ def read_entries(
     return items
 
 
-def require(body: Searching, search: SearchOptions, items: Sequence[Item]) -> SearchOptions:
+def require(body: Searching, search: SearchOptions, items: Sequence[Requirement]) -> SearchOptions:
     """Return a search that requires these items, too. Raise TooLarge for more than MOST_ITEMS."""
     required = tuple(dict.fromkeys([*search.required, *items]))
     if len(required) > MOST_ITEMS:
@@ -124,7 +124,7 @@ def require(body: Searching, search: SearchOptions, items: Sequence[Item]) -> Se
     return replace(search, required=required, beam_size=max(search.beam_size, least))
 
 
-def check_one_end(items: Sequence[Item], pointer: str, model: Model) -> None:
+def check_one_end(items: Sequence[Requirement], pointer: str, model: Model) -> None:
     """Raise Invalid if a target would have to end in two ways to meet all items."""
     eos_ids = frozenset(model.manifest.eos_ids)
     first, common = "", set[tuple[int, ...]]()  # ends that meet all items so far
@@ -155,7 +155,7 @@ def too_many(count: int) -> TooLarge:
     )
 
 
-def alternatives(asked: Asked) -> Sequence[str]:
+def alternatives(asked: PhraseTexts) -> Sequence[str]:
     return [asked] if isinstance(asked, str) else asked
 
 
@@ -165,17 +165,17 @@ def banned_by(search: SearchOptions) -> Sequences:
 
 
 def read_item(
-    asked: Asked, pointer: str, model: Model, search: SearchOptions, banned: Sequences
-) -> Item:
+    asked: PhraseTexts, pointer: str, model: Model, search: SearchOptions, banned: Sequences
+) -> Requirement:
     """Return an item with the tokens of all its alternatives. Raise Invalid."""
     if isinstance(asked, str):
-        return Item(asked, tuple(read_phrase(asked, pointer, model, search, banned)))
+        return Requirement(asked, tuple(read_phrase(asked, pointer, model, search, banned)))
     found = [
         phrase
         for i, text in enumerate(asked)
         for phrase in read_phrase(text, f"{pointer}/{i}", model, search, banned)
     ]
-    return Item(tuple(asked), tuple(found))
+    return Requirement(tuple(asked), tuple(found))
 
 
 def read_phrase(

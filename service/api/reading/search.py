@@ -36,7 +36,7 @@ PREFERENCES = (
 BANS = ("min_new_tokens", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
 NOT_WITH_ALLOWED_TARGETS = (*BANS, "suppress_tokens", "stop", "required", "glossary")
 # Options that read the source, and their values without effect
-OF_SOURCE = {"encoder_repetition_penalty": 1, "encoder_no_repeat_ngram_size": 0}
+SOURCE_PENALTIES = {"encoder_repetition_penalty": 1, "encoder_no_repeat_ngram_size": 0}
 
 
 async def read_search(
@@ -281,7 +281,9 @@ def read_suppressed(body: Searching, manifest: Manifest) -> Bans:
 def check_one_vocabulary(body: Searching, model: Model, faults: Faults) -> None:
     """Add a fault for each option that compares a target with its source, if a model's ids mean
     something else on each side."""
-    used = [name for name, idle in OF_SOURCE.items() if getattr(body, name) not in (None, idle)]
+    used = [
+        name for name, idle in SOURCE_PENALTIES.items() if getattr(body, name) not in (None, idle)
+    ]
     if not used or model.has_one_vocabulary:
         return
     for name in used:

@@ -30,7 +30,7 @@ def read_selection(body: AttentionSelection, model: Model, faults: Faults) -> Se
     check_graphs(body, model)
     if body.alignment == "model":
         check_aligns(model)
-    for check in (check_kinds, check_rollout, check_alignment, check_threshold, check_rows):
+    for check in (check_kinds, check_rollout, check_alignment, check_threshold, check_row_range):
         with faults.collect():
             check(body)
     with faults.collect():
@@ -190,7 +190,7 @@ def check_threshold(body: AttentionSelection) -> None:
         raise Invalid.at("/attention/threshold", detail)
 
 
-def check_rows(body: AttentionSelection) -> None:
+def check_row_range(body: AttentionSelection) -> None:
     """Raise Invalid if `rows` would select nothing, whatever the length of the target."""
     if body.rows is None:
         return

@@ -15,13 +15,13 @@ from service.api.reading.languages import RequestLanguages, choose_languages
 from service.api.reading.requests import LanguageRequest
 from service.errors import MOST_FAULTS, HeedError, Invalid, TooLarge, shorten
 from service.serving.model import Model
-from service.text.markup.document import Document, Kind, check_markup, read_document
+from service.text.markup.document import MarkupDocument, MarkupKind, check_markup, read_document
 from service.text.sentences import Span, cut, split
 from service.text.tokenizer import Tokenizer, check_unicode
 from service.text.tokens import Tokens
 
 Split = Literal["none", "sentences"]
-REMEMBERED = 4  # parts of a text: each is tried for its length before it is read
+REMEMBERED_PARTS = 4  # parts of a text: each is tried for its length before it is read
 REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
 
 
@@ -37,7 +37,7 @@ class TextField(NamedTuple):
     value: TextsOrIds
     tokenizer: Tokenizer
     remedy: str = ""
-    markup: Kind | None = None
+    markup: MarkupKind | None = None
     apart: bool = False
     placed: bool = False
 
@@ -63,7 +63,7 @@ def read_languages(
     return RequestLanguages(model.source, ())
 
 
-async def read_texts(call: Call, field: TextField, faults: Faults) -> list[Tokens]:
+async def tokenize_texts(call: Call, field: TextField, faults: Faults) -> list[Tokens]:
     """Return the tokens of each valid text. Add the errors of invalid texts to `faults`."""
     (sequences,) = await read_fields(call, [field], faults)
     return sequences
@@ -154,7 +154,7 @@ class Text(NamedTuple):
     """A text to split; that of a document if it has markup."""
 
     text: str
-    document: Document | None = None
+    document: MarkupDocument | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +200,12 @@ async def read_sources(call: Call, source: TextField, how: Split, faults: Faults
     there are more sentences than a request may have sources.
     """
     if how == "none" and source.markup is None:
-        tokens = await read_texts(call, source._replace(remedy=REMEDY), faults)
+        tokens = await tokenize_texts(call, source._replace(remedy=REMEDY), faults)
         valid = faults.valid(count_texts(source.value))
         return Sources(tokens, valid, [{"result": i} for i in valid], [False] * len(tokens))
     given: list[str] = []
     with faults.collect():
-        given = texts_of(source, "split" if source.markup is None else "markup")
+        given = require_texts(source, "split" if source.markup is None else "markup")
     started, limit = time.monotonic(), call.settings.max_sources
     size = sum(map(len, given))
     if how == "none":
@@ -257,7 +257,7 @@ def event_fields_of(read: Sequence[Sentence]) -> list[dict[str, int]]:
     ]
 
 
-def texts_of(source: TextField, option: str) -> list[str]:
+def require_texts(source: TextField, option: str) -> list[str]:
     items = [source.value] if isinstance(source.value, str) else source.value
     texts = [item for item in items if isinstance(item, str)]
     if len(texts) < len(items):
@@ -277,7 +277,7 @@ def split_texts(
     spans: list[list[Span]] = []
     found = 0
     for text in texts:
-        spans.append([*islice(parts_of(text, how), limit + 1)])
+        spans.append([*islice(spans_of(text, how), limit + 1)])
         found += max(1, len(spans[-1]))  # a text without any still has a result
         check_count(source, found, limit)
     read: list[Sentence | None] = []
@@ -302,7 +302,7 @@ def split_texts(
     return [sentence for sentence in read if sentence]
 
 
-def parts_of(text: Text, how: Split) -> Iterator[Span]:
+def spans_of(text: Text, how: Split) -> Iterator[Span]:
     """Yield the sentences of a text or, if it is not split, the texts of its document."""
     if text.document and how == "none":
         return (unit.span for unit in text.document.units)
@@ -361,7 +361,7 @@ def encoder_of(
     """Return a function that tokenizes a part of a text, or returns why it is refused. It remembers
     its last results."""
 
-    @lru_cache(REMEMBERED)
+    @lru_cache(REMEMBERED_PARTS)
     def encode(span: Span) -> Tokens | Invalid | TooLarge:
         try:
             return tokenizer.encode(text[span.start : span.end], pointer)

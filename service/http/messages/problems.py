@@ -111,7 +111,7 @@ def form_of(request: Request) -> ErrorForm:
     return form_at(path_of(request.scope), paths_of(request.scope).forms)
 
 
-def write_answer(
+def write_whole_answer(
     error: HeedError, path: str, request_id: str, form: ErrorForm = PROBLEM_FORM
 ) -> bytes:
     """Return the whole answer, after which the connection is closed, where no application runs."""
@@ -141,7 +141,7 @@ def problem(request: Request, error: HeedError, form: ErrorForm = PROBLEM_FORM) 
     return form.write(error, request.url.path, request.state.request_id)
 
 
-def answer(
+def answer_problem(
     request: Request, error: HeedError, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return the answer to an error, and record the error."""
@@ -155,7 +155,7 @@ async def answer_heed_error(request: Request, error: Exception) -> Response:
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
-    return answer(request, error, headers)
+    return answer_problem(request, error, headers)
 
 
 class Refusal(HeedError):
@@ -197,7 +197,7 @@ async def answer_http_exception(
         detail = f"{request.method} is not supported here{without}: send {' or '.join(methods)}"
         if not form_of(request).endpoints:
             detail += f"; {prefix_of(request.scope)}/docs shows how"
-    return answer(request, Refusal(status, detail), headers)
+    return answer_problem(request, Refusal(status, detail), headers)
 
 
 def describe_unknown(request: Request, names: Mapping[str, str]) -> str:
@@ -242,4 +242,4 @@ def methods_at(request: Request, allow: str) -> list[str]:
 def answer_unexpected(request: Request) -> Response:
     """Answer a bug of ours, which is logged."""
     ours = HeedError("the service failed on this request and logged why: report its request_id")
-    return answer(request, ours)
+    return answer_problem(request, ours)

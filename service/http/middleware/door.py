@@ -61,7 +61,7 @@ class HostCheck:
         if scope["type"] == "http":
             given = Headers(scope=scope).getlist("host")
             if wrong := [host for host in given if not allows(self.hosts, host)]:
-                raise self.refusal(shorten(name_of(wrong[0])))
+                raise self.refusal(shorten(host_name(wrong[0])))
         await self.app(scope, receive, send)
 
     def refusal(self, name: str) -> Misdirected:
@@ -75,14 +75,14 @@ class HostCheck:
 def allows(hosts: Iterable[str], given: str) -> bool:
     """Return whether a Host header is among `hosts`, or an IP address: only a name can be made to
     lead elsewhere, and probes use addresses."""
-    name = name_of(given)
+    name = host_name(given)
     return is_address(name) or any(
         name == host or host == "*" or (host.startswith("*.") and name.endswith(host[1:]))
         for host in hosts
     )
 
 
-def name_of(host: str) -> str:
+def host_name(host: str) -> str:
     """Return a Host header in lower case, without its port and the brackets of an IPv6 address."""
     if host.startswith("["):
         return host[1:].partition("]")[0]

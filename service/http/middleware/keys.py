@@ -12,7 +12,7 @@ from service.errors import StartupError, Unauthorized
 from service.http.messages.prefix import path_of
 from service.settings.settings import Settings
 
-KEY = re.compile(r"[\x21-\x7e]{16,}")  # without white space, which ends a header's key
+KEY_FORM = re.compile(r"[\x21-\x7e]{16,}")  # without white space, which ends a header's key
 # Names in the OpenAPI document
 SCHEME = "api_key"
 ADMIN_SCHEME = "admin_key"
@@ -53,7 +53,7 @@ def accept_keys(place: str, given: Sequence[str]) -> list[str]:
     keys = [key.strip() for key in given if key.strip()]
     if not keys:
         raise StartupError(f"{place} holds no key: give one, or leave the setting out")
-    if wrong := [number for number, key in enumerate(keys, 1) if not KEY.fullmatch(key)]:
+    if wrong := [number for number, key in enumerate(keys, 1) if not KEY_FORM.fullmatch(key)]:
         raise StartupError(
             f"{place}: key {wrong[0]} must have 16 or more ASCII characters and no space; make one"
             " with `openssl rand -hex 32`"

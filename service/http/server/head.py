@@ -8,9 +8,9 @@ from typing import Protocol
 from httptools import HttpParserUpgrade, HttpRequestParser
 
 from service.errors import Unparsable, shorten
+from service.settings.types import DEFAULT_PORTS
 
 VERSIONS = ("1.0", "1.1")
-DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
 Header = tuple[bytes, bytes]  # a name in lower case, and its value
 
@@ -81,7 +81,7 @@ def check_target(target: bytes, host: bytes) -> None:
     3.2.2), or has no path. Either may leave out the default port (RFC 9110, section 4.2.3)."""
     scheme, _, rest = target.partition(b"://")
     authority, slash, _ = rest.partition(b"/")
-    port = DEFAULT_PORTS.get(scheme.lower(), b":")
+    port = DEFAULT_PORTS.get(scheme.lower().decode("latin-1"), ":").encode()
 
     def normalize(name: bytes) -> bytes:
         return name.lower().removesuffix(port).removesuffix(b":")

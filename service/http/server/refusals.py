@@ -9,7 +9,7 @@ import structlog
 from fastapi import FastAPI
 
 from service.errors import HeedError, Overloaded
-from service.http.messages.problems import ErrorForm, form_at, write_answer
+from service.http.messages.problems import ErrorForm, form_at, write_whole_answer
 from service.http.middleware.door import Admission
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import report_refusal, request_id_of
@@ -44,7 +44,7 @@ class Refusals:
         """Return the answer to bytes that are not a request."""
         request_id = request_id_of(())
         report_refusal(self._metrics, error, request_id)
-        return write_answer(error, "", request_id)
+        return write_whole_answer(error, "", request_id)
 
     def answer_overloaded(self, target: bytes, headers: Sequence[Header]) -> bytes:
         """Return the answer to a POST request that would wait too long, or nothing.
@@ -85,4 +85,4 @@ class Refusals:
 def prepare_answer(route: str, form: ErrorForm, retry: int, length: int) -> str:
     """Return the answer to a refused request, with marks in the place of its id."""
     error = refuse("the service has more requests than it can answer in time", retry)
-    return write_answer(error, route, ID_MARK * length, form).decode()
+    return write_whole_answer(error, route, ID_MARK * length, form).decode()

@@ -15,22 +15,22 @@ from typing import Literal, NamedTuple
 from service.errors import TooLarge
 from service.text.markup.events import Element, ElementEnd, Event, Leaf, escape, escape_value
 from service.text.markup.html import check_html, read_html
-from service.text.markup.placing import Pair, place, words_of
-from service.text.markup.unit import PLACEHOLDER, Mark, UnitReader, Written, edges
+from service.text.markup.placing import PlacePair, place, words_of
+from service.text.markup.unit import PLACEHOLDER, Mark, NumberedMarkup, UnitReader, edges
 from service.text.markup.xml import read_xml
 from service.text.sentences import Span
+from service.text.tokens import REPLACEMENT
 
-Kind = Literal["html", "xml"]
-Wanted = Callable[[str], bool]  # whether a text is translated
+MarkupKind = Literal["html", "xml"]
+IsTranslated = Callable[[str], bool]  # whether a text is translated
 
 # Of a request, with placeholders: nested tags take Lexbor quadratic time, and each takes time to
 # place in each hypothesis
 MOST_TAGS = 5000
 INVALID_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-def check_markup(sources: Sequence[str], kind: Kind, pointer: str) -> None:
+def check_markup(sources: Sequence[str], kind: MarkupKind, pointer: str) -> None:
     """Raise TooLarge for more markup, in all sources together, than is read and placed quickly."""
     tags = sum(source.count("<") for source in sources)
     found = sum(1 for source in sources for _ in PLACEHOLDER.finditer(unescape(source)))
@@ -51,11 +51,11 @@ class Translated(NamedTuple):
 
     span: Span
     target: str
-    pairs: Sequence[Pair]
+    pairs: Sequence[PlacePair]
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class TextUnit:
     """A text of a document, at its place in `Document.text`."""
 
     text: str
@@ -65,13 +65,13 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class MarkupDocument:
     """`text` has each unit in a line. `parts` are the document's markup and, by their numbers, the
     units between it. Units come after those of attributes in their own tags."""
 
-    kind: Kind
+    kind: MarkupKind
     text: str
-    units: Sequence[Unit]
+    units: Sequence[TextUnit]
     parts: Sequence[str | int]
 
     def has_marks(self, at: int) -> bool:
@@ -99,20 +99,20 @@ class Document:
         return fill(self.parts)
 
 
-def join(text: str, unit: Span, translated: Sequence[Translated]) -> tuple[str, list[Pair]]:
+def join(text: str, unit: Span, translated: Sequence[Translated]) -> tuple[str, list[PlacePair]]:
     """Return the target of a unit, and its pairs with the unit's own text. What stands between the
     translated parts belongs to itself."""
     target = ""
-    pairs: list[Pair] = []
+    pairs: list[PlacePair] = []
     start = unit.start
     for part in [*translated, None]:
         gap = text[start : part.span.start if part else unit.end]
         moved = (start - unit.start, len(target))
-        pairs += (Pair(*map(shift, (word, word), moved)) for word in words_of(gap))
+        pairs += (PlacePair(*map(shift, (word, word), moved)) for word in words_of(gap))
         target += gap
         if part:
             moved = (-unit.start, len(target))
-            pairs += (Pair(*map(shift, pair, moved)) for pair in part.pairs)
+            pairs += (PlacePair(*map(shift, pair, moved)) for pair in part.pairs)
             target += part.target
             start = part.span.end
     return target, pairs
@@ -123,20 +123,22 @@ def shift(span: Span, by: int) -> Span:
 
 
 def read_document(
-    source: str, kind: Kind, wanted: Wanted, pointer: str, *, whole: bool = True
-) -> Document:
+    source: str, kind: MarkupKind, wanted: IsTranslated, pointer: str, *, whole: bool = True
+) -> MarkupDocument:
     """Read a document. If not `whole`, every tag is a break: none must then be placed in a text.
 
     Raise Invalid for what is not XML, or if the parser of HTML is not installed.
     """
     reader = DocumentReader(wanted, whole)
     reader.read(read_html(source) if kind == "html" else read_xml(source, pointer))
-    return Document(kind, "\n".join(unit.text for unit in reader.units), reader.units, reader.parts)
+    return MarkupDocument(
+        kind, "\n".join(unit.text for unit in reader.units), reader.units, reader.parts
+    )
 
 
 class DocumentReader:
-    def __init__(self, wanted: Wanted, whole: bool) -> None:
-        self.units: list[Unit] = []
+    def __init__(self, wanted: IsTranslated, whole: bool) -> None:
+        self.units: list[TextUnit] = []
         self.parts: list[str | int] = []
         self._wanted = wanted
         self._whole = whole
@@ -155,7 +157,7 @@ class DocumentReader:
             return event.of.breaks or not self._whole
         return not isinstance(event, str) and (event.breaks or not self._whole)
 
-    def _number(self, event: Event) -> Written:
+    def _number(self, event: Event) -> NumberedMarkup:
         """Return an event as it is written. The attributes in it become units."""
         match event:
             case str():
@@ -163,17 +165,17 @@ class DocumentReader:
             case ElementEnd():
                 return [event.of.end]
             case Element(parts) | Leaf(parts):
-                written: Written = []
+                written: NumberedMarkup = []
                 for part in parts:
                     written += [part] if isinstance(part, str) else self._read_value(part.text)
                 return written
 
-    def _read_value(self, text: str) -> Written:
+    def _read_value(self, text: str) -> NumberedMarkup:
         return self._read_unit([text], [[escape_value(text)]], escape_value)
 
     def _read_unit(
-        self, run: Sequence[Event], written: Sequence[Written], write: Callable[[str], str]
-    ) -> Written:
+        self, run: Sequence[Event], written: Sequence[NumberedMarkup], write: Callable[[str], str]
+    ) -> NumberedMarkup:
         """Return the number of the unit that these events make, between the white space around it;
         if its text is not wanted, return the events as they are written."""
         reader = UnitReader(write, placeholders=self._whole)
@@ -184,6 +186,6 @@ class DocumentReader:
             return [part for each in written for part in each]
         span = Span(self._length, self._length + len(text))
         self._length = span.end + 1
-        self.units.append(Unit(text, span, marks, write))
+        self.units.append(TextUnit(text, span, marks, write))
         lead, trail = edges(run)
         return [lead, len(self.units) - 1, trail]

@@ -20,7 +20,7 @@ class Attribute(NamedTuple):
     text: str
 
 
-Parts = list[str | Attribute]
+TagParts = list[str | Attribute]
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Element:
     """An element: its start tag and its end tag. `breaks`: what stands before it, in it and after
     it are texts of their own, as for a paragraph."""
 
-    start: Parts
+    start: TagParts
     end: str
     breaks: bool
 
@@ -43,7 +43,7 @@ class Leaf(NamedTuple):
     """Markup without text to translate: an empty element, a comment, an element left as it is.
     `shown`: a reader sees something in its place, which is kept apart from words."""
 
-    parts: Parts
+    parts: TagParts
     breaks: bool = False
     shown: bool = True
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from service.errors import Invalid, TooLarge
 from service.text.markup.events import (
+    HTML_SPACE,
     Attribute,
     Element,
     ElementEnd,
     Event,
     Leaf,
-    Parts,
+    TagParts,
     escape_value,
     is_kept,
 )
@@ -38,10 +39,10 @@ VOID_NAME = re.compile(
     "|wbr"
 )
 TRANSLATED = ("alt", "aria-label", "placeholder", "title")  # attributes
-FIRST = "<!---->"  # before a part of a document, whose first node would have the HTML of them all
+# Before a part of a document, whose first node would have the HTML of them all
+BEFORE_PART = "<!---->"
 DOCUMENT = re.compile(r"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
 TAG = re.compile(r"<(?=/?[a-z])", re.IGNORECASE)
-HTML_SPACE = r" \t\n\r\f"
 TAG_NAME = re.compile(rf"/?[^{HTML_SPACE}/>]*")
 VALUE = rf""""[^"]*"?|'[^']*'?|[^{HTML_SPACE}>"'][^{HTML_SPACE}>]*"""
 ATTRIBUTE = re.compile(
@@ -52,7 +53,6 @@ ATTRIBUTE = re.compile(
 # <p><b>one</p><p>two. It repeats equal ones only a few times, and <a> not at all.
 FORMATTING = re.compile("b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u")
 CLOSED = re.compile(rf"[{HTML_SPACE}/]*>[^<]*+</([a-z]+)", re.IGNORECASE | re.ASCII)
-SPACES = re.compile(f"[{HTML_SPACE}]+")
 
 
 class Tag(NamedTuple):
@@ -147,11 +147,11 @@ def parse_html(source: str) -> "LexborHTMLParser":
     if DOCUMENT.match(source):
         return LexborHTMLParser(source)
     # Inside <template> any element may stand, such as the row of a table.
-    return LexborHTMLParser(FIRST + source, is_fragment=True, fragment_tag="template")
+    return LexborHTMLParser(BEFORE_PART + source, is_fragment=True, fragment_tag="template")
 
 
 def first_node(page: "LexborHTMLParser") -> "LexborNode | None":
-    """Return the first node of a page, such as a document type, without FIRST."""
+    """Return the first node of a page, such as a document type, without BEFORE_PART."""
     node = page.root
     while node and node.prev:
         node = node.prev
@@ -167,7 +167,7 @@ def read_node(node: "LexborNode") -> Event:
     breaks, shown = bool(BREAK_NAME.fullmatch(name)), not HIDDEN_NAME.fullmatch(name)
     if is_kept(name, attributes):
         return Leaf([node.html or ""], breaks, shown)
-    parts: Parts = [f"<{name}"]
+    parts: TagParts = [f"<{name}"]
     for key, value in attributes.items():
         if key in TRANSLATED and value:
             parts += [f' {key}="', Attribute(value), '"']

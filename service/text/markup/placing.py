@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.text.markup.unit import CLOSING, OBJECT, SPACE, Mark, Written
+from service.text.markup.unit import CLOSING_SIGNS, OBJECT, SPACE, Mark, NumberedMarkup
 from service.text.sentences import Span
 
 # Scripts without spaces between words, of which each letter stands alone: Thai, Lao, Myanmar,
@@ -25,7 +25,7 @@ TIE = 1e-3  # for a piece of which half is a mark's own
 OPENING = frozenset("([{\u2018\u201c\u201e\u00ab\u00bf\u00a1\uff08\u300c\u300e")
 
 
-class Pair(NamedTuple):
+class PlacePair(NamedTuple):
     """Places of the source and the target that belong together, such as those of two tokens."""
 
     source: Span
@@ -37,13 +37,13 @@ def words_of(text: str) -> list[Span]:
     return [Span(*found.span()) for found in WORD.finditer(text)]
 
 
-def trim(text: str, target: str, pairs: Sequence[Pair]) -> Iterator[Pair]:
+def trim_pairs(text: str, target: str, pairs: Sequence[PlacePair]) -> Iterator[PlacePair]:
     """Yield pairs without the signs around words: a token may be a word with its comma. Leave out
     pairs of a word with signs alone, to which attention goes that finds no word."""
     for source, place_in_target in pairs:
         here, there = letters_in(text, source), letters_in(target, place_in_target)
         if (here is None) == (there is None):
-            yield Pair(here or source, there or place_in_target)
+            yield PlacePair(here or source, there or place_in_target)
 
 
 def letters_in(text: str, span: Span) -> Span | None:
@@ -55,7 +55,7 @@ def letters_in(text: str, span: Span) -> Span | None:
 class Votes:
     """Which parts of the source the pieces of a target belong to: each pair is a vote."""
 
-    def __init__(self, pieces: Sequence[Span], pairs: Sequence[Pair]) -> None:
+    def __init__(self, pieces: Sequence[Span], pairs: Sequence[PlacePair]) -> None:
         self.pieces = pieces
         ends = [piece.end for piece in pieces]
         votes: list[tuple[float, int]] = []  # the middle of a place in the source, and the piece
@@ -127,11 +127,11 @@ class Placer:
     """Finds the places of marks in a target."""
 
     def __init__(
-        self, text: str, marks: Sequence[Mark], target: str, pairs: Sequence[Pair]
+        self, text: str, marks: Sequence[Mark], target: str, pairs: Sequence[PlacePair]
     ) -> None:
         self._text, self._target, self._marks = text, target, marks
         self._words = words_of(text)
-        pairs = [*trim(text, target, pairs)]
+        pairs = [*trim_pairs(text, target, pairs)]
         self._by_words = Votes(words_of(target), pairs)
         tokens = sorted({pair.target for pair in pairs if pair.target.start < pair.target.end})
         self._by_tokens = Votes(tokens, pairs)
@@ -276,7 +276,7 @@ class Writer:
 
     def _space_before(self, character: str) -> str:
         """Return the space between the last leaf, if nothing came after it, and a character."""
-        return space(self._leaf.after, character, CLOSING) if self._leaf else ""
+        return space(self._leaf.after, character, CLOSING_SIGNS) if self._leaf else ""
 
 
 def space(beside: str, shown: str, tight: frozenset[str]) -> str:
@@ -293,9 +293,9 @@ def place(
     text: str,
     marks: Sequence[Mark],
     target: str,
-    pairs: Sequence[Pair],
+    pairs: Sequence[PlacePair],
     escape: Callable[[str], str],
-) -> Written:
+) -> NumberedMarkup:
     """Return the target with the marks in it, as it is written."""
     if not marks:
         return [escape(target)]

@@ -19,9 +19,9 @@ PLACEHOLDER = re.compile(
     r"(?![A-Za-z])"
 )
 SPACE, OBJECT = " ", "\ufffc"  # what stands beside a leaf: white space, or another leaf
-CLOSING = frozenset(".,;:!?)]}\u2019\u201d\u00bb\u2026\u3001\u3002\uff0c\uff01\uff1f\uff09")
+CLOSING_SIGNS = frozenset(".,;:!?)]}\u2019\u201d\u00bb\u2026\u3001\u3002\uff0c\uff01\uff1f\uff09")
 
-Written = list[str | int]  # markup, and the numbers of texts in it
+NumberedMarkup = list[str | int]  # markup, and the numbers of texts in it
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Mark:
 
     start: int
     end: int
-    opening: Written
+    opening: NumberedMarkup
     closing: str
     parent: int | None
     shown: bool = False
@@ -69,7 +69,7 @@ class UnitReader:
             mark.start += mark.start < mark.end and text[mark.start] == SPACE
         return text, self._marks
 
-    def add(self, event: Event, written: Written) -> None:
+    def add(self, event: Event, written: NumberedMarkup) -> None:
         """Add an event, of which `written` is the markup."""
         match event:
             case str():
@@ -106,7 +106,7 @@ class UnitReader:
         if not words:
             return
         # The text of "press <kbd>x</kbd>." is "press.", without a space before the full stop.
-        closes = self._waiting is not None and words[0] in CLOSING
+        closes = self._waiting is not None and words[0] in CLOSING_SIGNS
         if self._gap and self._words and not closes:
             self._write(SPACE)
         self._gap = False
@@ -132,13 +132,13 @@ class UnitReader:
         mark.shown, mark.before = True, before
         self._waiting = mark
 
-    def _add_mark(self, opening: Written) -> Mark:
+    def _add_mark(self, opening: NumberedMarkup) -> Mark:
         parent = self._open[-1][0] if self._open else None
         mark = Mark(self._length, self._length, [*opening], "", parent, before=self._last)
         self._marks.append(mark)
         return mark
 
-    def _close(self, written: Written) -> None:
+    def _close(self, written: NumberedMarkup) -> None:
         index, before = self._open.pop()
         mark = self._marks[index]
         mark.end = self._length

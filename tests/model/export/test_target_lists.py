@@ -25,7 +25,7 @@ from service.runtime.self_check import check_parity
 from service.runtime.session import Session
 from service.runtime.target_lists import read_tokens
 from service.search.options import SearchOptions
-from service.search.phrases import Item, Phrase
+from service.search.phrases import Phrase, Requirement
 from service.settings.settings import Provider, Settings
 from service.wire import Entry
 from tests.conftest import edit_manifest, opened
@@ -216,7 +216,7 @@ def test_answers_are_those_of_each_request_alone(listed, precision):
 def test_entries_that_name_tokens_or_switch_heads_off_have_all(listed, plain):
     unlisted = 9
     source = draw_sources(1)[0]
-    required = {"beam_size": 2, "required": (Item("f", (Phrase((unlisted,)),)),)}
+    required = {"beam_size": 2, "required": (Requirement("f", (Phrase((unlisted,)),)),)}
     named = [
         entry("short", source, allowed_targets=((unlisted, 2),)),
         entry("short", source, **required),

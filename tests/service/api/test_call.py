@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from service.api.reading.call import (
-    AT_ONCE,
+    ENTRIES_AT_ONCE,
     LARGE,
     LITTLE,
     MOST_WAITING,
@@ -137,12 +137,12 @@ def test_the_second_part_waits_until_the_first_is_accepted(partial):
     refusal = Overloaded("the engine has enough")
     with pytest.raises(Overloaded):
         asyncio.run(send_in_parts(submit, partial))
-    assert parts == [AT_ONCE]
+    assert parts == [ENTRIES_AT_ONCE]
 
 
 async def send_in_parts(submit, partial):
     model = SimpleNamespace(engine=SimpleNamespace(submit=submit))
-    entries = [Entry(np.array([5]))] * (2 * AT_ONCE + 2)
+    entries = [Entry(np.array([5]))] * (2 * ENTRIES_AT_ONCE + 2)
     return await new_call().submit_in_parts(model, entries, Faults(partial), range(len(entries)))
 
 

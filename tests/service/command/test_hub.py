@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from service.bundle.manifest import FORMAT_VERSION, load_bundle
-from service.command.serve import find_bundle, find_model
+from service.command.serve import find_bundle, find_model_folder
 from service.errors import StartupError
 from tests.conftest import free_port, is_ready
 from tests.hub import JUNK, hub_of
@@ -173,13 +173,13 @@ def test_a_checkpoint_is_converted_once_for_each_state_of_its_files(
     hub, tiny, conversions, monkeypatch
 ):
     monkeypatch.chdir(hub.folder.parent)
-    first = find_model(hub.folder.name)
+    first = find_model_folder(hub.folder.name)
     assert first.name == hub.folder.name
-    assert find_model(str(hub.folder)) == first
+    assert find_model_folder(str(hub.folder)) == first
     assert conversions == [str(hub.folder)]
     (hub.folder / "config.json").write_text("{}")
-    assert find_model(hub.folder.name) != first
-    assert find_model(str(tiny)) == tiny
+    assert find_model_folder(hub.folder.name) != first
+    assert find_model_folder(str(tiny)) == tiny
     assert len(conversions) == 2
 
 
@@ -195,11 +195,11 @@ def test_a_checkpoint_is_converted_once_for_each_state_of_its_files(
 def test_a_zip_is_converted_once_until_it_changes(hub, conversions, file, name):
     path = hub.folder / file
     path.write_bytes(b"one")
-    first = find_model(str(path))
+    first = find_model_folder(str(path))
     assert first.name == name
-    assert find_model(str(path)) == first
+    assert find_model_folder(str(path)) == first
     path.write_bytes(b"another")
-    assert find_model(str(path)) != first
+    assert find_model_folder(str(path)) != first
     assert conversions == [str(path)] * 2
 
 
@@ -208,20 +208,20 @@ def test_a_link_to_a_zip_gives_it_its_name(hub, conversions, tmp_path):
     (tmp_path / "0123abcd").write_bytes(b"one")
     link = tmp_path / "opus.zip"
     link.symlink_to(tmp_path / "0123abcd")
-    first = find_model(str(link))
+    first = find_model_folder(str(link))
     assert first.name == "opus"
     assert conversions == [str(link)]
     (tmp_path / "0123abcd").write_bytes(b"another")
-    assert find_model(str(link)) != first
+    assert find_model_folder(str(link)) != first
 
 
 @pytest.mark.parametrize("file", ["heed.toml", "opus.npz", "model.enfr.bin", "model.enfr.bin.gz"])
 def test_a_folder_is_known_by_what_it_holds(tmp_path, hub, conversions, file):
     folder = tmp_path / "model"
     folder.mkdir()
-    assert find_model(str(folder)) == folder
+    assert find_model_folder(str(folder)) == folder
     (folder / file).touch()
-    assert find_model(str(folder)) != folder
+    assert find_model_folder(str(folder)) != folder
     assert conversions == [str(folder)]
 
 

@@ -107,7 +107,7 @@ def test_a_service_that_takes_fewer_texts_gets_fewer(heed, files, most):
 
 
 def test_a_service_that_stays_away_ends_the_command_which_goes_on_later(heed, files, monkeypatch):
-    monkeypatch.setattr("service.command.remote.PATIENCE", 0)
+    monkeypatch.setattr("service.command.remote.RETRY_SECONDS", 0)
     monkeypatch.setattr("service.command.files.TOGETHER", 1)  # the first batch is answered first
     with running([200, *[503] * 1000]) as service:
         ended = heed("decode", *files, "--url", service.url)

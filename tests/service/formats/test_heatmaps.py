@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from service.formats.colours import viridis
-from service.formats.heatmaps import ROOM, draw_blocks
+from service.formats.heatmaps import LARGEST_GRID, draw_blocks
 from service.formats.labels import font_of, fonts, has
 from service.formats.picture import Cells, Label
 from service.formats.png import to_png
@@ -62,7 +62,7 @@ def test_every_token_has_a_label_that_overlaps_no_other(shape):
         at = np.array([float(places[name].get(axis)) for name in names])
         assert (np.diff(at) >= 12 - 0.01).all()  # the size of the font
     _, cells = root.findall(f"{SVG}image")  # after the bar of colours
-    assert float(cells.get("width")) <= ROOM
+    assert float(cells.get("width")) <= LARGEST_GRID
 
 
 def test_a_grid_has_a_title_for_each_matrix_and_one_scale():

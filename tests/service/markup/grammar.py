@@ -3,7 +3,7 @@
 import random
 
 from service.text.markup.document import Translated, read_document
-from service.text.markup.placing import Pair, words_of
+from service.text.markup.placing import PlacePair, words_of
 from service.text.sentences import Span
 from service.text.tokenizer import has_letters
 
@@ -54,7 +54,7 @@ def translate_unit(unit, chance):
     sources = [Span(*(unit.span.start + at for at in word)) for word in words_of(unit.text)]
     targets = words_of(target)
     count = chance.randint(0, 12) if targets else 0
-    pairs = [Pair(chance.choice(sources), chance.choice(targets)) for _ in range(count)]
+    pairs = [PlacePair(chance.choice(sources), chance.choice(targets)) for _ in range(count)]
     return Translated(unit.span, target, pairs)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from service.errors import Invalid, TooLarge
 from service.text.markup.document import Translated, check_markup
 from service.text.markup.events import escape
-from service.text.markup.placing import Pair, place, words_of
+from service.text.markup.placing import PlacePair, place, words_of
 from service.text.markup.unit import Mark
 from service.text.sentences import Span
 from tests.service.markup.grammar import read
@@ -23,7 +23,7 @@ def translate(source, target, pairs, kind="html"):
     document = read(source, kind)
     (unit,) = document.units
     sources, targets = words_of(unit.text), words_of(target)
-    aligned = [Pair(sources[here], targets[there]) for here, there in pairs]
+    aligned = [PlacePair(sources[here], targets[there]) for here, there in pairs]
     return document.write([Translated(unit.span, target, aligned)])
 
 
@@ -93,7 +93,7 @@ def test_marks_go_where_their_words_went(source, target, pairs, written):
 
 def test_a_mark_within_a_word_goes_by_tokens():
     document = read("<b>un</b>do")
-    pairs = [Pair(Span(0, 2), Span(3, 4)), Pair(Span(2, 4), Span(0, 3))]
+    pairs = [PlacePair(Span(0, 2), Span(3, 4)), PlacePair(Span(2, 4), Span(0, 3))]
     written = document.write([Translated(document.units[0].span, "Abcd", pairs)])
     assert written == "Abc<b>d</b>"
 
@@ -111,7 +111,7 @@ def test_a_mark_within_a_word_goes_by_tokens():
 )
 def test_pairs_of_places_without_a_word_find_a_place(text, at, target, pairs, written):
     mark = Mark(at, at, [7], "", None)
-    aligned = [Pair(Span(*source), Span(*there)) for source, there in pairs]
+    aligned = [PlacePair(Span(*source), Span(*there)) for source, there in pairs]
     found = place(text, [mark], target, aligned, escape)
     assert [each for each in found if each] == written
 
@@ -123,7 +123,9 @@ def test_any_pairs_of_places_find_places(data):
     def span(size):
         return Span(*sorted(data.draw(st.tuples(*[st.integers(0, size)] * 2))))
 
-    pairs = [Pair(span(len(text)), span(len(target))) for _ in range(data.draw(st.integers(0, 6)))]
+    pairs = [
+        PlacePair(span(len(text)), span(len(target))) for _ in range(data.draw(st.integers(0, 6)))
+    ]
     ends = sorted(span(len(text)) for _ in range(data.draw(st.integers(1, 4))))
     marks = [Mark(*each, ["<"], ">" if each.end > each.start else "", None) for each in ends[:1]]
     marks += [Mark(each.start, each.start, ["_"], "", None) for each in ends]

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from service.search.options import SearchOptions
-from service.search.phrases import Item, Phrase
+from service.search.phrases import Phrase, Requirement
 from service.search.rules import log_softmax
 from tests.service.search.markov import EOS, Markov
 
@@ -29,7 +29,7 @@ class Lettered(Markov):
 
 
 def items_of(phrases):
-    return tuple(Item("", tuple(each)) for each in phrases)
+    return tuple(Requirement("", tuple(each)) for each in phrases)
 
 
 def is_there(phrase, ids):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from service.search.greedy import GreedySearch
 from service.search.options import SearchOptions
-from service.search.phrases import Item, Phrase
+from service.search.phrases import Phrase, Requirement
 from service.search.protocol import Candidates
 from service.search.rules import entropy
 from tests.service.search.markov import EOS, NO_SOURCE, Markov, listed
@@ -224,7 +224,7 @@ def test_a_text_ends_a_hypothesis_in_the_middle_of_a_token():
         [
             {},
             {"beam_size": 3, "num_hypotheses": 3},
-            {"beam_size": 3, "num_hypotheses": 3, "required": (Item("1", (Phrase((1,)),)),)},
+            {"beam_size": 3, "num_hypotheses": 3, "required": (Requirement("1", (Phrase((1,)),)),)},
             {"temperature": 2.0, "num_hypotheses": 3, "top_k": 3, "seed": 1},
             {"repetition_penalty": 3.0, "suppress_tokens": (1,), "top_log_probs": 2},
         ]

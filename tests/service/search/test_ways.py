@@ -39,7 +39,7 @@ def test_a_phrase_that_comes_again_is_not_tokenized_again(target):
 
 
 def test_few_phrases_are_remembered(target, monkeypatch):
-    monkeypatch.setattr(ways, "REMEMBERED", 2)
+    monkeypatch.setattr(ways, "REMEMBERED_PHRASES", 2)
     written = Ways(target)
     for text in ("K", "D", "EH1"):
         written.of(text, "")

@@ -4,13 +4,13 @@ from pydantic import Field
 
 from service.api.answering.examples import SIMPLE, Examples
 from service.api.reading.faults import Faults
-from service.api.reading.field_types import Partial, Sequences, Source
+from service.api.reading.field_types import Partial, Source, TextsOrIdLists
 from service.api.reading.requests import Ablate, AttentionSelection, Searching
 from service.api.reading.selection import check_aligns, check_scores
 from service.api.reading.texts import Split
 from service.errors import Invalid
 from service.serving.model import Model
-from service.text.markup.document import Kind
+from service.text.markup.document import MarkupKind
 
 EXAMPLES: Examples = {
     "words": {
@@ -169,7 +169,7 @@ class DecodeRequest(Searching):
         " after the last clause mark that fits, else at the last space. Sentences without letters"
         " and digits stay as they are. Source must be a text or a list of texts.",
     )
-    markup: Kind | None = Field(
+    markup: MarkupKind | None = Field(
         default=None,
         description="Read each source as HTML or XML. A text with the tags inside is decoded"
         " without them, and the model's alignment puts each tag around the words that belong to its"
@@ -185,7 +185,7 @@ class DecodeRequest(Searching):
         " token of unknown words; where the target has more of that word, only the source token."
         " Tokens and log_probs stay as they are. Needs a model with an alignment.",
     )
-    draft: Sequences | None = Field(
+    draft: TextsOrIdLists | None = Field(
         default=None,
         description="What the target will be like, for a faster greedy search:"
         ' "source" for the source itself, if the model copies most of it; or a text, or a list of'

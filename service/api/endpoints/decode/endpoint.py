@@ -95,13 +95,13 @@ async def run_decode(
     model, entries, sources, write, faults, complete = prepared
     answers = await call.submit_and_wait(model, entries, faults, sources.results)
     if whole:
-        answers = await finish(call, model, entries, answers)
+        answers = await decode_cut(call, model, entries, answers)
     if complete:
         await complete(answers)
     return Computed(lambda: write(answers), answers, faults.size)
 
 
-async def finish(
+async def decode_cut(
     call: Call, model: Model, entries: Sequence[Entry], answers: Sequence[Answer]
 ) -> list[Answer]:
     """Return the answers, with new ones in the place of those that were cut: up to the model's last
