@@ -52,9 +52,14 @@ ValidLengths = Annotated[
 
 
 class AdditiveWeights(Strict):
-    query: Rows = Field(description="Matrix W_q, with shape (hidden, numbers in a query).")
-    key: Rows = Field(description="Matrix W_k, with shape (hidden, numbers in a key).")
-    score: Row = Field(description="Vector w, with `hidden` numbers.")
+    query: Rows = Field(
+        examples=[[[0.5, 1.0]]],
+        description="Matrix W_q, with shape (hidden, numbers in a query).",
+    )
+    key: Rows = Field(
+        examples=[[[0.5, 1.0]]], description="Matrix W_k, with shape (hidden, numbers in a key)."
+    )
+    score: Row = Field(examples=[[1.0]], description="Vector w, with `hidden` numbers.")
 
 
 class AttendRequest(Strict):
@@ -91,6 +96,7 @@ class AttendRequest(Strict):
     )
     truth: Row | None = Field(
         default=None,
+        examples=[[0.5, 1.0]],
         description="For queries, keys and values that are numbers: the expected output of each"
         " query, drawn with the outputs in a picture.",
     )
