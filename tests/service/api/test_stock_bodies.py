@@ -141,6 +141,13 @@ def test_what_would_change_the_answer_is_refused(client, change, part):
     assert part in answer.json()["error"]
 
 
+@pytest.mark.parametrize("twice", ['"id": "a", "id": "b"', '"parameters": {"seed": 1, "seed": 2}'])
+def test_a_field_that_is_given_twice_is_refused(client, twice):
+    answer = client.post(INFER, content=f'{{"inputs": [{json.dumps(INPUT)}], {twice}}}')
+    assert answer.status_code == 400
+    assert "twice in an object: send it once" in answer.json()["error"]
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -152,7 +152,7 @@ class FeatureRequest(Strict):
             return value
         given = cast("dict[str, Any]", value)
         nested = given.get("parameters")
-        return {**nested, **given, "parameters": {}} if isinstance(nested, dict) else given
+        return {**nested, **given, "parameters": None} if isinstance(nested, dict) else given
 
 
 class HuggingFaceError(BaseModel):
