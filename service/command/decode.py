@@ -142,7 +142,7 @@ def decode(
     """
     options, place = given(values, [*SEARCH, *OWN]), place_of(values)
     if texts and (source or output):
-        raise click.UsageError("give TEXTS, or files")
+        raise click.UsageError("give TEXTS or files, not both")
     check_output(output, options, as_json)
     check_document(source, output, options)
     with reported(), interruptible():
