@@ -54,11 +54,13 @@ def shorten_line(text: str, limit: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing wrong with a request. `pointer` (RFC 6901) points into its body; `unknown` has the
-    parts of a text that the vocabulary lacks."""
+    parts of a text that the vocabulary lacks. `advice` follows the detail in the sentence on all
+    faults, and is too long to say twice."""
 
     pointer: str
     detail: str
     unknown: Sequence[str] = ()
+    advice: str = ""
 
 
 class HeedError(Exception):
@@ -89,7 +91,7 @@ class HeedError(Exception):
         and `more`, which the caller has found without giving them."""
         named = faults[:MOST_FAULTS]
         more += len(faults) - len(named)
-        places = (f"{fault.pointer or 'the body'} {fault.detail}" for fault in named)
+        places = (f"{fault.pointer or 'the body'} {fault.detail}{fault.advice}" for fault in named)
         total = f"{len(named) + more} faults, the first {len(named)}: " if more else ""
         if len(named) == MOST_FAULTS and not more:  # a reader stops there: there may be more
             total = f"the first {MOST_FAULTS} faults: "

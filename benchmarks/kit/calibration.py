@@ -34,7 +34,9 @@ def describe(name: str, judged: Sequence[Judged]) -> str:
     rows = [[measure, f"{auc(judged, measure):.3f}"] for measure in judged[0].measures]
     binned = [[f"{said:.3f}", f"{found:.3f}"] for said, found in reliability(judged, "probability")]
     error = np.mean([abs(said - found) for said, found in reliability(judged, "probability")])
-    head = f"{name}: {right:.1%} right, expected calibration error {error:.3f}\n\n"
+    most = max(each.measures["probability"] for each in judged)
+    head = f"{name}: {right:.1%} right, expected calibration error {error:.3f},"
+    head += f" largest probability {most:.3f}\n\n"
     ranks = table(["number", "right ranked before wrong"], rows)
     return f"{head}{ranks}\n{table(['mean probability', 'right'], binned)}"
 

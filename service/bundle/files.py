@@ -76,8 +76,8 @@ def describe_missing(root: Path) -> str:
     if not root.is_dir():
         return f"{root} is a file: give the folder of a bundle"
     return (
-        f"{root} is not a bundle: it has no bundle.json; write one with"
-        " `python -m model export`, or `convert` for a checkpoint of another library"
+        f"{root} is not a bundle: it has no bundle.json; write a bundle with `heed export` from a"
+        " training run, or with `heed convert` from a checkpoint of another library"
     )
 
 

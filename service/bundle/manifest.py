@@ -280,7 +280,7 @@ def read_manifest(path: Path) -> Manifest:
         if version != FORMAT_VERSION:
             raise StartupError(
                 f"{path} has format {shorten(str(version))}; this Heed reads format"
-                f" {FORMAT_VERSION}: export it again with `python -m model export RUN BUNDLE`"
+                f" {FORMAT_VERSION}: export it again with `heed export RUN BUNDLE`"
             )
         return Manifest.model_validate_json(content)
     except ValidationError as error:

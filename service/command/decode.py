@@ -142,7 +142,7 @@ def decode(
     """
     options, place = given_fields(values, [*SEARCH, *OWN]), model_place(values)
     if texts and (source or output):
-        raise click.UsageError("give TEXTS, or files")
+        raise click.UsageError("give TEXTS or files, not both")
     check_output(output, options, as_json)
     check_document(source, output, options)
     with reported(), interruptible():

@@ -246,8 +246,17 @@ bundle_flag = click.option(
     help="Folder of the model's bundle.  [default: HEED_BUNDLES, else the model that pronounces"
     " English words]",
 )
+
+
+def check_url(_: click.Context, __: click.Parameter, url: str | None) -> str | None:
+    if url and not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{url} has no http:// before it: give http://{url}")
+    return url
+
+
 url_flag = click.option(
     "--url",
+    callback=check_url,
     help="Ask the service at this address, such as http://localhost:8000, with the key HEED_API_KEY"
     " if it asks for one.",
 )

@@ -91,5 +91,8 @@ def translated(url: str) -> Generator[None]:
         yield
     except Refusal as refusal:
         raise error_of(refusal.problem) from None
-    except (HTTPStatusError, InvalidURL, TransportError) as error:
+    except TransportError as error:
+        advice = "start one by `heed serve`, or correct the address"
+        raise StartupError(f"no service answers at {url} ({error}): {advice}") from error
+    except (HTTPStatusError, InvalidURL, ValueError, KeyError, TypeError) as error:
         raise StartupError(f"{url} does not answer as a service of Heed does: {error}") from error

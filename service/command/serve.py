@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from itertools import takewhile
@@ -29,6 +29,11 @@ ABOUT_MODEL = (
     " model of the Hugging Face hub, such as Helsinki-NLP/opus-mt-en-fr, to which @ and a revision"
     " may be added. A checkpoint is converted once, and a model of the hub downloaded before:"
     " bundles are kept in ~/.cache/heed."
+)
+
+TAKES = (
+    "give the folder of a bundle or of a checkpoint, a zip of a model of Marian, or the id of a"
+    " model of the Hugging Face hub, such as Helsinki-NLP/opus-mt-en-fr"
 )
 
 
@@ -86,14 +91,15 @@ def find_model_folder(name: str) -> Path:
     """Return the folder of a bundle, given itself, as a checkpoint or as a model of the hub. Raise
     StartupError."""
     path = Path(name)
+    if is_checkpoint(path):
+        return bundle_of(path)
+    if path.is_dir():
+        return path
     if path.exists():
-        return bundle_of(path) if is_checkpoint(path) else path
+        raise StartupError(f"{name} is a file: {TAKES}")
     if HUB_ID.fullmatch(name):
         return find_bundle(name)
-    raise StartupError(
-        f"the folder {name} does not exist, and this is not an id of the Hugging Face hub: give the"
-        " folder of a bundle, or an id such as Helsinki-NLP/opus-mt-en-fr"
-    )
+    raise StartupError(f"{name} does not exist: {TAKES}")
 
 
 def find_bundle(name: str) -> Path:
@@ -196,13 +202,18 @@ def ask_commit(model: str, revision: str, latest: Path) -> str:
 
 def convert_once(model: str, bundle: Path) -> None:
     """Convert a model, unless its bundle is there, in a process of its own, whose memory ends with
-    it. It writes its progress to standard error, and the whole bundle or nothing. Exit as it does
-    if it fails."""
+    it. It writes its progress to standard error, and the whole bundle or nothing, of which no
+    folder is left. Exit as it does if it fails."""
     if (bundle / "bundle.json").is_file():
         return
     bundle.parent.mkdir(parents=True, exist_ok=True)
     report(f"converting {model} to {bundle}")
     command = [*run_module("service.command"), "convert", model, str(bundle)]
-    code = subprocess.run(command, check=False, stdout=2).returncode  # ours has the log
+    try:
+        code = subprocess.run(command, check=False, stdout=2).returncode  # ours has the log
+    finally:
+        with suppress(OSError):  # a folder with a bundle is not empty
+            for folder in takewhile(lambda each: each != cache(), bundle.parents):
+                folder.rmdir()
     if code:
         sys.exit(code)

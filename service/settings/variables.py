@@ -22,7 +22,7 @@ def check_environment(variables: Mapping[str, str], known: Sequence[str]) -> Non
             continue
         faults.append(f"the environment variable {name} is unknown{guess(variable, known, PREFIX)}")
     if faults:
-        raise ValueError(" ".join([*faults, "python -m service --help lists all settings"]))
+        raise ValueError(" ".join([*faults, "heed serve --help lists all settings"]))
 
 
 def guess(name: str, known: Sequence[str], prefix: str) -> str:

@@ -52,9 +52,14 @@ ValidLengths = Annotated[
 
 
 class AdditiveWeights(Strict):
-    query: Vectors = Field(description="Matrix W_q, with shape (hidden, numbers in a query).")
-    key: Vectors = Field(description="Matrix W_k, with shape (hidden, numbers in a key).")
-    score: Vector = Field(description="Vector w, with `hidden` numbers.")
+    query: Vectors = Field(
+        examples=[[[0.5, 1.0]]],
+        description="Matrix W_q, with shape (hidden, numbers in a query).",
+    )
+    key: Vectors = Field(
+        examples=[[[0.5, 1.0]]], description="Matrix W_k, with shape (hidden, numbers in a key)."
+    )
+    score: Vector = Field(examples=[[1.0]], description="Vector w, with `hidden` numbers.")
 
 
 class AttendRequest(Strict):
@@ -91,6 +96,7 @@ class AttendRequest(Strict):
     )
     truth: Vector | None = Field(
         default=None,
+        examples=[[0.5, 1.0]],
         description="For queries, keys and values that are numbers: the expected output of each"
         " query, drawn with the outputs in a picture.",
     )

@@ -6,6 +6,8 @@ not once per form. Each form has a tag ("as text"), which JSON pointers to fault
 
 import json
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import (
@@ -24,9 +26,9 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from service.api.reading.validation_errors import OTHERS
+from service.api.reading.validation_errors import LONGEST_NAME, NESTED, OTHERS
 from service.bundle.decoding import LONGEST_SUPPRESSED, MOST_SUPPRESSED
-from service.errors import MOST_FAULTS, Invalid
+from service.errors import MOST_FAULTS, Invalid, shorten
 from service.text import tokenizer
 
 
@@ -97,6 +99,7 @@ def check_entries(value: Any) -> Any:
     return value
 
 
+ALIKE = 0.85  # of the letters of two names, if one may be the other misspelt
 MOST_ENTRIES = 2000  # of a glossary
 NOT_EMPTY = {"field_type": "List", "min_length": 1, "actual_length": 0}
 ItemFault = tuple[str, tuple[int, ...]]  # pydantic's type of error, and where it is
@@ -166,7 +169,10 @@ IdLists = Annotated[
 ]
 TextsOrIdLists = Annotated[
     TaggedText | Texts | Ids,
-    by_form(source_variant, "a text, a list of texts, or a list of lists of ids"),
+    by_form(
+        source_variant,
+        "a text, a list of texts, or a list of lists of ids: [[5, 6]] for one text",
+    ),
 ]
 Plain = Annotated[
     TaggedText | Texts,
@@ -308,6 +314,22 @@ class Strict(BaseModel):
 
 class Foreign(Strict):
     """An object of another service's protocol. Its clients and extensions add fields of their own,
-    which are ignored."""
+    which are ignored unless they are spelled like one of ours."""
 
     model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_misspelt(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        fields = [*cls.model_fields]
+        others = (name for name in cast("dict[str, Any]", value) if name not in fields)
+        for name in islice(others, MOST_FAULTS):
+            near = get_close_matches(name[:LONGEST_NAME], fields, 1, ALIKE)
+            if name in NESTED and "parameters" in fields:
+                near = ["parameters"]
+            if near:
+                context = {"name": shorten(name), "near": near[0]}
+                raise PydanticCustomError("misspelt", "has {name}: did you mean {near}?", context)
+        return value

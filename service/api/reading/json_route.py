@@ -6,6 +6,7 @@ event loop, however long that takes.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ from service.http.limits import TIMEOUT_HEADER
 # Lists and objects in a body. Memory and the garbage collector make them dearer than numbers: the
 # 350,000 that fit into 1 MB would keep the interpreter's lock for 100 ms.
 MOST_LISTS = 20_000
+NAME = re.compile(rb'"\s*:')  # the end of a field's name, and sometimes a part of a text
 JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json\s*(;|$)")
 
 TIMEOUT = {
@@ -117,9 +119,27 @@ async def read_body(call: Call, model: type[Body], content: bytes) -> Body:
         check_brackets(content)
         return await call.compute_reading(partial(parse, model, content), len(content))
     try:
-        return model.model_validate_json(content)
+        body = model.model_validate_json(content)
     except ValidationError:
         return parse(model, content)  # which names the faults
+    if len(NAME.findall(content)) > count_fields(body):
+        load(content)  # which finds a field that is given twice
+    return body
+
+
+def count_fields(value: Any) -> int:
+    """Return how many fields were sent for a value, or fewer: not those that are null or
+    ignored."""
+    match value:
+        case BaseModel():
+            names = value.model_fields_set
+            return len(names) + sum(count_fields(getattr(value, name)) for name in names)
+        case dict():
+            return len(value) + sum(map(count_fields, value.values()))
+        case [BaseModel() | dict() | list(), *_]:
+            return sum(map(count_fields, value))
+        case _:
+            return 0
 
 
 def check_brackets(content: bytes) -> None:
@@ -138,13 +158,23 @@ def parse(model: type[Body], content: bytes) -> Body:
 
 
 def load(content: bytes) -> Any:
-    """Return the JSON value. Raise Unparsable, or Invalid for an empty body."""
+    """Return the JSON value. Raise Unparsable, or Invalid for an empty body and for an object with
+    a field twice, of which RFC 8259 leaves open which one counts."""
     if not content:
         raise Invalid("the body is empty: send a JSON object")
     try:
-        return json.loads(content)
+        return json.loads(content, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise explain(error) from None
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of these fields. Raise Invalid if one is given twice."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        twice, _ = max(Counter(name for name, _ in pairs).items(), key=lambda each: each[1])
+        raise Invalid.at("", f"has {shorten(twice)!r} twice in an object: send it once")
+    return fields
 
 
 def explain(error: ValueError | RecursionError) -> Unparsable:

@@ -68,6 +68,7 @@ class AttentionSelection(Strict):
         default=["cross"],
         min_length=1,
         max_length=3,
+        examples=[["cross"]],
         description="Which attention: encoder (source tokens attend to source tokens), decoder"
         " (target tokens attend to earlier target tokens), cross (target tokens attend to source"
         " tokens).",
@@ -104,6 +105,7 @@ class AttentionSelection(Strict):
         default=None,
         min_length=2,
         max_length=2,
+        examples=[[0, 2]],
         description="Return only the rows [start, stop) of decoder and cross attention; there is"
         " one row per generated token. Negative numbers count from the end, as in a Python slice;"
         " missing rows are skipped. null: all rows.",
@@ -147,6 +149,7 @@ Ablate = Annotated[
     list[AblatedHeads],
     Field(
         max_length=1024,
+        examples=[[{"kind": "cross", "layer": -1, "heads": [0]}]],
         description="Heads to switch off: they give nothing, as if their slices of the output"
         " projection were 0. Everything is computed without them: encoding, every step of the"
         " search, scores and attention. The heads still have weights. Only models whose"
@@ -260,6 +263,7 @@ class Searching(LanguageRequest):
         min_length=1,
         max_length=10_000,
         fail_fast=True,
+        examples=[["R EH1 D", "R IY1 D"]],
         description="Complete targets to choose from: the answer is one of them. Fewer targets than"
         " num_hypotheses give fewer hypotheses. With target_prefix, only those whose tokens begin"
         " with its tokens count. Cannot be combined with min_new_tokens, no_repeat_ngram_size,"
@@ -279,6 +283,7 @@ class Searching(LanguageRequest):
     )
     required: Required = Field(
         default=[],
+        examples=[["R IY1 D"]],
         description="Phrases that the target must contain, target_prefix included: of each item the"
         " text or, if it is a list, one of its texts. A phrase may be inside another one, and is"
         " followed by anything: Vertrag is also in Vertrags. A target ends only when it has all;"

@@ -1,6 +1,8 @@
 """Validate a body, and turn pydantic's errors into faults, each with its place."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
@@ -11,10 +13,17 @@ from service.errors import MOST_FAULTS, Fault, Invalid, describe_fault, shorten
 Body = TypeVar("Body", bound=BaseModel)
 
 OTHERS = "others"  # type of an error that stands for `count` other items of a list
+UNKNOWN = "is not a field"
 VARIANT = "as "  # how the tags of union variants begin, which pydantic puts into locations
 KEY = "[key]"  # how pydantic's location of a key ends, after its object's field and itself
 LONGEST_NAME = 64  # characters of an unknown field that are compared with the fields
-TEXT = ("source", "text")
+# The field of texts is the first of these that a body has: LibreTranslate's source is a language
+TEXT = ("q", "inputs", "input", "source", "text")
+TEXTS = (  # its names anywhere
+    *TEXT,
+    *("input_ids", "messages", "prompt", "sentence", "sentences"),
+    *("sources", "src", "src_text", "texts"),
+)
 # Objects in which other APIs put options
 NESTED = (
     "config",
@@ -38,9 +47,6 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "eos_token_id": ("stop",),
     "force_words_ids": ("required",),
     "forced_bos_token_id": ("target_language",),
-    "input": TEXT,
-    "input_ids": TEXT,
-    "inputs": TEXT,
     "labels": ("target",),
     "lenpen": ("length_penalty",),
     "lexical_constraints": ("required",),
@@ -50,7 +56,6 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "max_length": ("max_new_tokens",),
     "max_matching_ngram_size": (),
     "max_tokens": ("max_new_tokens",),
-    "messages": TEXT,
     "min_decoding_length": ("min_new_tokens",),
     "min_length": ("min_new_tokens",),
     "n": ("num_hypotheses",),
@@ -64,21 +69,16 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "output_scores": ("top_log_probs",),
     "prefix_allowed_tokens_fn": ("allowed_targets",),
     "prefix_tokens": ("target_prefix",),
-    "prompt": TEXT,
     "return_attention": ("attention",),
     "return_scores": (),
     "sampling_temperature": ("temperature",),
     "sampling_topk": ("top_k",),
     "sampling_topp": ("top_p",),
-    "sentence": ("split", *TEXT),
-    "sentences": ("split", *TEXT),
+    "sentence": ("split",),
+    "sentences": ("split",),
     "sequence_bias": (),
-    "source": ("text",),
-    "sources": TEXT,
     "split_sentences": ("split",),
-    "src": TEXT,
     "src_lang": ("source_language",),
-    "src_text": TEXT,
     "stop_sequences": ("stop",),
     "stop_strings": ("stop",),
     "stopping_criteria": ("stop",),
@@ -86,8 +86,6 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "tag_handling": ("markup",),
     "target_lookbehind": (),
     "target_text": ("target",),
-    "text": ("source",),
-    "texts": TEXT,
     "tgt_lang": ("target_language",),
     "top_h": (),
 }
@@ -111,57 +109,85 @@ def validate(model: type[Body], value: Any, strict: bool | None = None) -> Body:
 
 def read_errors(errors: Sequence[Any], body: type[BaseModel]) -> Invalid:
     """Return pydantic's errors as one error. Only the last unknown field of each object lists the
-    object's fields: a list for each would fill the refusal."""
+    object's fields, and only if there is no nearer advice: a list for each would fill the refusal.
+    """
     found = [each for each in errors if each["type"] != OTHERS]
-    named = found[:MOST_FAULTS]
-    unknown = {
-        each["loc"][:-1]: i for i, each in enumerate(named) if each["type"] == "extra_forbidden"
+    faults = [read_fault(each, body) for each in found[:MOST_FAULTS]]
+    listing = {
+        each["loc"][:-1]: i
+        for i, each in enumerate(found[:MOST_FAULTS])
+        if each["type"] == "extra_forbidden" and faults[i].detail == UNKNOWN
     }
-    faults = [read_fault(each, body, i in unknown.values()) for i, each in enumerate(named)]
+    for parents, i in listing.items():
+        fields = f"; the fields are {', '.join(model_at(body, parents).model_fields)}"
+        faults[i] = replace(faults[i], advice=fields)
     others = sum(each["ctx"]["count"] for each in errors if each["type"] == OTHERS)
-    return Invalid.of(faults, len(found) - len(named) + others)
+    return Invalid.of(faults, len(found) - len(faults) + others)
 
 
-def read_fault(error: Any, body: type[BaseModel], lists_fields: bool) -> Fault:
+def read_fault(error: Any, body: type[BaseModel]) -> Fault:
     """Return one of pydantic's errors as a fault."""
     location = error["loc"]
-    if error["type"] != "extra_forbidden":
-        if location[2:] == (KEY,):
-            return Fault(pointer_to(location[:2]), f"is a key that {describe_fault(error)}")
-        if error["type"] == "int_type" and location[0] in IDS:
-            return Fault(pointer_to(location), NOT_AN_ID)
-        return Fault(pointer_to(location), describe_fault(error))
-    *parents, unknown = location
-    known = field_names(body, parents)
-    near = near_fields(str(unknown), known)
-    text = next((name for name in TEXT if name in known), None)
+    if error["type"] == "extra_forbidden":
+        *parents, unknown = location
+        detail = describe_unknown(str(unknown), body, parents)
+        return Fault(pointer_to(parents) + segment(unknown), detail)
+    if location[2:] == (KEY,):
+        return Fault(pointer_to(location[:2]), f"is a key that {describe_fault(error)}")
+    if error["type"] == "int_type" and location[0] in IDS:
+        return Fault(pointer_to(location), NOT_AN_ID)
+    example = example_at(body, location) if error["type"] == "list_type" else ""
+    return Fault(pointer_to(location), describe_fault(error) + example)
+
+
+def describe_unknown(unknown: str, body: type[BaseModel], parents: Sequence[int | str]) -> str:
+    """Return what is wrong with an unknown field of an object in a body, and what to send
+    instead if it can be told."""
+    known = [*model_at(body, parents).model_fields]
+    text = text_field(known)
     if unknown in NESTED and text and not parents:
-        detail = f"is not a field: put its fields next to {text}."
-    elif not parents and "attention" in known and unknown in field_names(body, ["attention"]):
-        detail = "is not a field: put it into attention."
-    else:
-        detail = "is not a field" + (f": did you mean {' or '.join(near)}?" if near else "")
-    if lists_fields:
-        detail += f"{' The' if detail[-1] in '?.' else '; the'} fields are {', '.join(known)}"
-    return Fault(pointer_to(parents) + segment(unknown), detail)
+        if "parameters" in known:
+            return f"{UNKNOWN}: did you mean parameters?"
+        return f"{UNKNOWN}: put its fields next to {text}"
+    nested = model_at(body, ["attention"]).model_fields if "attention" in known else ()
+    if unknown in nested and not parents:
+        return f"{UNKNOWN}: put it into attention"
+    near = near_fields(unknown, known)
+    return UNKNOWN + (f": did you mean {' or '.join(near)}?" if near else "")
 
 
-def field_names(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """Return the field names of the object that `path`, nested field names and indices of lists,
-    leads to in `model`."""
+def model_at(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:
+    """Return the type of the object that `path`, nested field names and indices of lists, leads to
+    in `model`."""
     for name in (each for each in path if isinstance(each, str)):
         annotation = model.model_fields[name].annotation
         variants = [annotation, *get_args(annotation)]  # the model, or a union or list with it
         model = next(v for v in variants if isinstance(v, type) and issubclass(v, BaseModel))
-    return list(model.model_fields)
+    return model
+
+
+def example_at(body: type[BaseModel], location: Sequence[int | str]) -> str:
+    """Return the first example of a field, to follow "must be a list"."""
+    *parents, name = (part for part in location if not str(part).startswith(VARIANT))
+    if isinstance(name, int):
+        return ""
+    examples = model_at(body, parents).model_fields[name].examples
+    return f", such as {json.dumps(examples[0])}" if examples else ""
 
 
 def near_fields(unknown: str, known: Sequence[str]) -> list[str]:
     """Return our fields that other libraries call by this name; if none does, the one spelled most
     alike."""
-    if unknown in OTHER_NAMES:
-        return [name for name in OTHER_NAMES[unknown] if name in known]
-    return get_close_matches(unknown[:LONGEST_NAME], known, 1)
+    if unknown not in OTHER_NAMES and unknown not in TEXTS:
+        return get_close_matches(unknown[:LONGEST_NAME], known, 1)
+    names = [name for name in OTHER_NAMES.get(unknown, ()) if name in known]
+    text = text_field(known)
+    return [*names, text] if text and unknown in TEXTS else names
+
+
+def text_field(known: Sequence[str]) -> str | None:
+    """Return the field of texts, if one of these is."""
+    return next((name for name in TEXT if name in known), None)
 
 
 def pointer_to(location: Sequence[int | str]) -> str:

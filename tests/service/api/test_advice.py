@@ -75,8 +75,7 @@ def test_a_protocol_is_named_with_those_that_are_on(protocol_server):
 def test_an_object_of_options_is_to_be_put_next_to_the_source(client, path, field, name):
     answer = client.post(path, json={field: "heed", name: {"num_beams": 4}})
     (fault,) = [each for each in answer.json()["errors"] if each["pointer"] == f"/{name}"]
-    expected = f"is not a field: put its fields next to {field}. The fields are model"
-    assert fault["detail"].startswith(expected)
+    assert fault["detail"] == f"is not a field: put its fields next to {field}"
 
 
 @pytest.mark.parametrize("name", AttentionSelection.model_fields)
@@ -84,8 +83,9 @@ def test_an_object_of_options_is_to_be_put_next_to_the_source(client, path, fiel
 def test_a_field_of_attention_is_to_be_put_into_it(post, path, name):
     status, problem = post(path, source="heed", **{name: 1})
     assert status == 422
-    expected = "is not a field: put it into attention. The fields are model"
-    assert [each["detail"][: len(expected)] for each in problem["errors"]] == [expected]
+    expected = "is not a field: put it into attention"
+    assert [each["detail"] for each in problem["errors"]] == [expected]
+    assert problem["detail"] == f"/{name} {expected}"
 
 
 @pytest.mark.parametrize("given", [True, False, "cross", "all", ["cross"], 1, []])

@@ -3,6 +3,9 @@
 import httpx2
 import pytest
 
+from tests.conftest import KEY
+from tests.service.api.bodies import BODIES
+
 ENDPOINTS = ["/v1/decode", "/v1/attention", "/v1/encode"]
 
 
@@ -45,6 +48,45 @@ def test_an_unreadable_body_is_explained_without_the_words_of_python(
     answer = client.post("/v1/decode", content=content, headers=headers)
     assert answer.status_code == status
     assert answer.json()["detail"].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/v1/decode", '{"source": "a", "beam_size": 1, "beam_size": 4}', "beam_size"),
+        ("/v1/decode", '{"source": "a", "s\\u006furce": "b"}', "source"),
+        ("/v1/decode", '{"source" :"a", "source"\n:"a"}', "source"),
+        ("/v1/decode", '{"source": "a", "seed": null, "seed": null}', "seed"),
+        ("/v1/decode", '{"source": "a", "model": null, "qqq": 1, "qqq": 2}', "qqq"),
+        ("/v1/decode", '{"source": "a", "glossary": {"a": "AH0", "a": "EY1"}}', "a"),
+        ("/v1/decode", '{"source": "a", "attention": {"layers": [0], "layers": "all"}}', "layers"),
+        ("/v1/decode", '{"source": "a", "ablate": [{"kind": "cross", "kind": "cross"}]}', "kind"),
+        ("/v1/encode", '{"source": "%s", "source": "b"}' % ("a" * 5000), "source"),
+        ("/v1/tokenize", '{"text": "a", "text": "a"}', "text"),
+        ("/models/g2p-en", '{"inputs": "a", "parameters": {"seed": 1, "seed": 2}}', "seed"),
+        ("/translate", '{"q": "a", "target": "fr", "target": "en"}', "target"),
+        ("/v1/embeddings", '{"input": "a", "dimensions": 1, "dimensions": 2}', "dimensions"),
+    ],
+)
+def test_a_field_that_is_given_twice_is_refused_by_name(protocol_server, path, body, name):
+    """RFC 8259 leaves open which of the two counts."""
+    headers = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
+    answer = httpx2.post(protocol_server + path, content=body, headers=headers)
+    assert answer.status_code == (422 if path in BODIES else 400)
+    assert f"has '{name}' twice in an object: send it once" in answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"source": ["a", "b"], "attention": {}, "beam_size": None, "seed": None},
+        {"source": "a", "ablate": [], "glossary": {"a": "AH0", "b": ["B", "IY1"], '"a":': "K"}},
+        {"source": "a", "required": ["AH0"], "stop": ['"source":', '"source" :', "\\"]},
+    ],
+)
+def test_what_looks_like_a_field_that_is_given_twice_is_read(post, body):
+    status, answer = post("/v1/decode", **body)
+    assert status == 200, answer
 
 
 def test_the_answer_to_an_unknown_path_lists_the_endpoints(client):

@@ -35,6 +35,7 @@ OURS = {"source_language": "eng_Latn", "target_language": "heb_Hebr"}
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols.md").read_text(encoding="utf-8")
 TRANSLATE, PRONOUNCE = "/models/translator", "/models/g2p-en"
+FEATURES = "/pipeline/feature-extraction/g2p-en"
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +172,7 @@ def test_parameters_are_our_options(http, decode, parameters, options):
     if "generate_parameters" in parameters:
         options = {**options, "length_penalty": 2}
     body = {"inputs": "banana", "parameters": parameters, "options": {"use_cache": False}}
-    answer = http.post(PRONOUNCE, json={**body, "anything": 1})
+    answer = http.post(PRONOUNCE, json=body)
     expected = [{"generated_text": each["text"]} for each in decode("g2p-en", "banana", **options)]
     assert (answer.status_code, answer.json()) == (200, expected)
 
@@ -208,6 +209,53 @@ def test_a_text_that_is_too_long_is_cut(http, how, model, text, longest, paramet
     assert generate(long[: longest + 9], parameters)[0] == 400
     assert generate(long, cuts) == (200, expected)
     assert generate([text, long], cuts)[1][1:] == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {
+            "options": {"wait_for_model": True, "use_gpu": False}
+        },  # InferenceApi, huggingface_hub 0.14
+        {"parameters": {}},  # huggingface_hub 0.28
+        {"parameters": {}, "stream": False},
+        {"model": "owner/g2p-en"},  # @huggingface/inference 2.8
+        {"options": {"retry_on_error": True, "use_cache": True}},  # and 1.8
+        {"parameters": None, "options": None, "stream": None, "model": None},
+    ],
+)
+@pytest.mark.parametrize("path", [PRONOUNCE, "/pipeline/translation/g2p-en"])
+def test_fields_that_clients_send_beside_the_text_change_no_answer(http, path, fields):
+    expected = http.post(path, json={"inputs": "heed"})
+    answer = http.post(path, json={"inputs": "heed", **fields})
+    assert (answer.status_code, answer.json()) == (200, expected.json())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {
+            "normalize": False,
+            "dimensions": 9,
+            "encoding_format": "float",
+        },  # @huggingface/inference 4
+        {"parameters": {"normalize": False, "dimensions": 9}},  # huggingface_hub 0.28
+        {"parameters": {"dimensions": 9}, "normalize": False, "model": "g2p-en", "options": {}},
+    ],
+)
+def test_features_are_asked_for_beside_the_text_or_in_parameters(stock, http, sent):
+    client = stock(FEATURES)
+    expected = client.feature_extraction("heed", normalize=False, dimensions=9)
+    answer = http.post(FEATURES, json={"inputs": "heed", **sent})
+    assert answer.status_code == 200
+    np.testing.assert_array_equal(np.float32(answer.json()), expected)
+
+
+def test_a_text_is_cut_to_be_embedded_if_the_client_says_so(stock, http):
+    long = "daughters" * 100
+    assert http.post(FEATURES, json={"inputs": long}).status_code == 400
+    cut = stock(FEATURES).feature_extraction(long, truncate=True, truncation_direction="right")
+    np.testing.assert_array_equal(cut, stock(FEATURES).feature_extraction(long[:64]))
 
 
 def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
@@ -247,6 +295,25 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
             {"parameters": {"num_return_sequences": 2}},
             "parameters/num_return_sequences is 2 but num_beams is 1",
         ),
+        (PRONOUNCE, {"num_beams": 4}, "body has num_beams beside inputs: put num_beams into param"),
+        (PRONOUNCE, {"num_beam": 4}, "has num_beam beside inputs: put num_beams into parameters"),
+        (PRONOUNCE, {"beam_size": 4}, "has beam_size beside inputs: put num_beams into parameters"),
+        (PRONOUNCE, {"seed": 1, "max_tokens": 4}, "seed, max_tokens beside inputs: put seed, max_"),
+        (PRONOUNCE, {"options": {"num_beams": 4}}, "has num_beams in options: put num_beams into"),
+        (PRONOUNCE, {"parameters": {"stream": True}}, "['stream']: put stream beside parameters;"),
+        (PRONOUNCE, {"parameter": {"num_beams": 4}}, "parameter is not a field: did you mean para"),
+        (
+            PRONOUNCE,
+            {"params": {"num_beams": 4}},
+            "params is not a field: did you mean parameters?",
+        ),
+        (PRONOUNCE, {"steam": True}, "steam is not a field: did you mean stream?"),
+        (PRONOUNCE, {"qqq": 1}, "qqq is not a field; the fields are inputs, parameters, options"),
+        (PRONOUNCE, {"source": "heed"}, "source is not a field: did you mean inputs?"),
+        (PRONOUNCE, {"input": "heed"}, "input is not a field: did you mean inputs?"),
+        (FEATURES, {"normalise": False}, "normalise is not a field: did you mean normalize?"),
+        (FEATURES, {"parameters": {"prompt_name": "query"}}, "prompt_name is not a field; the fi"),
+        (FEATURES, {"truncate": True, "truncation_direction": "left"}, "truncation_direction must"),
         (PRONOUNCE, {"parameters": {"num_beam": 2}}, "['num_beam']: did you mean num_beams?"),
         (PRONOUNCE, {"parameters": {"num_beam_groups": 2}}, "['num_beam_groups']: the parameters"),
         (
@@ -267,7 +334,7 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
     ],
 )
 def test_what_is_wrong_is_said_in_the_names_of_the_client(http, path, body, part):
-    if "parameters" in body or path == "/":
+    if (body and "inputs" not in body) or path == "/":
         body = {"inputs": "heed", **body}
     answer = http.post(path, json=body)
     assert (answer.status_code, answer.json()["error_type"]) == (400, "validation")

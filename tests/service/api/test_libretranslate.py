@@ -244,6 +244,8 @@ def test_what_is_wrong_with_a_body_is_said(http, content_type, content, part):
         ({"q": "hello", "format": "pdf"}, "format must be 'text' or 'html'"),
         ({"q": "hello", "alternatives": 64}, "alternatives must be at most 63"),
         ({"q": "hello", "formt": "html"}, "formt is not a field: did you mean format?"),
+        ({"q": "hello", "text": "hello"}, "text is not a field: did you mean q?"),
+        ({"q": "hello", "qqq": 1}, "qqq is not a field; the fields are q, source, target, format"),
         ({"q": ["<b>" * 2501] * 2, "format": "html"}, "q has 5002 tags, and the limit is 5000"),
     ],
 )

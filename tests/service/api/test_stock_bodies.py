@@ -123,12 +123,29 @@ def test_binary_tensors_come_with_the_name_of_the_model(client, expected):
             "/inputs/0/parameters has shared_memory_region, an extension that is not",
         ),
         ({"model_name": 5}, "/model_name must be a string"),
+        ({"beam_size": 4}, "/beam_size must be in parameters"),
+        ({"parameter": {"beam_size": 4}}, "has parameter: did you mean parameters?"),
+        ({"options": {"beam_size": 4}}, "has options: did you mean parameters?"),
+        ({"output": [{"name": "text"}]}, "has output: did you mean outputs?"),
+        (
+            {"outputs": [{"name": "text", "parameter": {}}]},
+            "has parameter: did you mean parameters",
+        ),
+        ({"outputs": [{"name": "text", "parameters": {"binary_date": True}}]}, "mean binary_data?"),
+        ({"outputs": 5}, '/outputs must be a list, such as [{"name": "text"}]'),
     ],
 )
 def test_what_would_change_the_answer_is_refused(client, change, part):
     answer = client.post(INFER, json={**BODY, **change})
     assert answer.status_code == 400
     assert part in answer.json()["error"]
+
+
+@pytest.mark.parametrize("twice", ['"id": "a", "id": "b"', '"parameters": {"seed": 1, "seed": 2}'])
+def test_a_field_that_is_given_twice_is_refused(client, twice):
+    answer = client.post(INFER, content=f'{{"inputs": [{json.dumps(INPUT)}], {twice}}}')
+    assert answer.status_code == 400
+    assert "twice in an object: send it once" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(

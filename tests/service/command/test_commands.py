@@ -18,6 +18,7 @@ from service.api.endpoints.score import ScoreRequest
 from service.api.reading.requests import AttentionSelection
 from service.command.__main__ import COMMANDS, main
 from service.command.errors import IN_FLAGS
+from service.command.serve import TAKES
 from service.settings.settings import Settings
 
 ROOT = Path(__file__).parents[3]
@@ -229,13 +230,17 @@ def test_every_field_of_a_request_has_a_flag():
         (["decode", "ax", "--bundle", ROOT], "is not a bundle"),
         (["decode", "ax", "--bundle", ROOT, "--url", "http://a"], "give --bundle or --url"),
         (["score", "ax", "AE1", "--model", "a"], "--model chooses a model of a service"),
-        (["attention", "ax", "--url", "a"], "heed: a does not answer as a service of Heed does: "),
+        (["attention", "ax", "--url", "a:1"], "a:1 has no http:// before it: give http://a:1"),
+        (["serve", "nothing"], f"heed: nothing does not exist: {TAKES}"),
+        (["serve", "./nothing"], f"heed: ./nothing does not exist: {TAKES}"),
+        (["serve", "../nothing"], f"heed: ../nothing does not exist: {TAKES}"),
+        (["serve", "nothing.zip"], f"heed: nothing.zip does not exist: {TAKES}"),
+        (["serve", __file__], f"test_commands.py is a file: {TAKES}"),
         (
-            ["serve", "nothing"],
-            "heed: the folder nothing does not exist, and this is not an id of the",
+            ["serve", ROOT / "docs"],
+            "docs is not a bundle: it has no bundle.json; write a bundle with",
         ),
-        (["serve", "./nothing"], "heed: the folder ./nothing does not exist"),
-        (["serve", "../nothing"], "heed: the folder ../nothing does not exist"),
+        (["decode", "ax", "--output", "a.tsv"], "give TEXTS or files, not both"),
         (["serve", "owner/my--model"], "heed: owner/my--model is not a folder, nor an id of the"),
         (["serve", f"a/{'b' * 99}"], "bbb is not a folder, nor an id of the hub: "),
         (

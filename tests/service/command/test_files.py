@@ -171,7 +171,7 @@ def test_json_without_a_text_is_refused(heed, tmp_path, line, said):
         (["--output", ""], ". is not a file"),
         (["--output", "w.CSV.gz"], "w.CSV.gz is of another format: give .tsv, .jsonl, or .txt"),
         (["--input", ROOT / "package.json"], "does not exist"),
-        (["ax", "--output", "w.tsv"], "give TEXTS, or files"),
+        (["ax", "--output", "w.tsv"], "give TEXTS or files, not both"),
         (["--output", "w.tsv", "--num-hypotheses", "2"], "an --output that ends in .jsonl"),
         (["--words"], "--words needs --json, or an --output that ends in .jsonl"),
         (["--output", "w.tsv", "--top-log-probs", "2"], "--top-log-probs needs --json, or an"),

@@ -132,7 +132,7 @@ def test_a_model_that_cannot_be_converted_leaves_nothing(hub):
     done = subprocess.run(serve(MODEL), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "the checkpoint is incomplete" in done.stderr.splitlines()[-1]
-    assert [*place_of(hub).parent.iterdir()] == []
+    assert not place_of(hub).parents[1].exists()
     assert resolved(hub) == {"config.json", "README.md", "model.safetensors", "source.spm"}
 
 
@@ -141,7 +141,7 @@ def test_weights_of_another_kind_of_model_are_not_downloaded(hub):
     assert done.returncode == 2
     said = f"{MODEL}@{hub.commit}: config.json has model_type 'gpt2': Heed knows"
     assert said in done.stderr.splitlines()[-1]
-    assert [*place_of(hub).parent.iterdir()] == []
+    assert not place_of(hub).parents[1].exists()
     assert resolved(hub) == {"config.json", "README.md"}
 
 
@@ -201,6 +201,21 @@ def test_a_zip_is_converted_once_until_it_changes(hub, conversions, file, name):
     path.write_bytes(b"another")
     assert find_model_folder(str(path)) != first
     assert conversions == [str(path)] * 2
+
+
+def test_a_folder_that_cannot_be_converted_leaves_nothing(hub, conversions, tiny, monkeypatch):
+    def fail(command, **_):
+        return subprocess.CompletedProcess(command, 3)
+
+    path = hub.folder / "opus.zip"
+    path.touch()
+    kept = find_model(str(path))
+    with monkeypatch.context() as failing:
+        failing.setattr("service.command.serve.subprocess.run", fail)
+        with pytest.raises(SystemExit, match="3"):
+            find_model(str(hub.folder))
+    assert [*kept.parents[1].iterdir()] == [kept.parent]  # the bundle of another checkpoint
+    shutil.rmtree(kept.parents[1])
 
 
 def test_a_link_to_a_zip_gives_it_its_name(hub, conversions, tmp_path):

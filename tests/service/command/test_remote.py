@@ -172,12 +172,21 @@ def test_a_key_and_a_model(heed, protocol_server, monkeypatch):
     assert heed(*arguments, "--model", "g2p-en").stdout == "N AY1 T\n"
 
 
+@pytest.mark.parametrize("answer", [{}, [], {"models": 1}, "a page"])
+def test_an_address_of_another_service_is_refused_at_once(heed, monkeypatch, answer):
+    monkeypatch.setattr(Handler, "do_GET", lambda handler: handler.send(200, answer))
+    with running() as service:
+        said = heed("decode", "ax", "--url", service.url).stderr
+    assert said.startswith(f"heed: {service.url} does not answer as a service of Heed does: ")
+
+
 def test_an_address_without_a_service_is_refused_at_once(heed):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # and nobody listens
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         said = heed("decode", "ax", "--url", url).stderr
-    assert said.startswith(f"heed: {url} does not answer as a service of Heed does: ")
+    assert said.startswith(f"heed: no service answers at {url} (")
+    assert said.endswith("): start one by `heed serve`, or correct the address\n")
 
 
 def test_a_service_is_asked_without_an_engine():

@@ -2,8 +2,10 @@
 them, into options of /v1/decode."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
+
+from pydantic_core import PydanticCustomError
 
 from service.api.reading.validation_errors import near_fields
 from service.bundle.decoding import LONGEST_SUPPRESSED
@@ -60,9 +62,11 @@ HARMLESS: dict[str, Any] = {
     "watermark": False,
 }
 NESTED = "generate_parameters"  # an object with more parameters
+BESIDE = ("inputs", "model", "options", "stream")  # fields next to `parameters`
 # Fields of /v1/decode for which there is no parameter
 ELSEWHERE = ("allowed_targets", "attention", "required", "target_prefix", "top_log_probs")
 KNOWN = (*OURS, BAD_WORDS, *LENGTHS, *FLAGS, "truncation", *NO_EFFECT)
+ALL = tuple(dict.fromkeys((*KNOWN, *HARMLESS, *THEIRS, NESTED)))
 
 
 class Parameters(NamedTuple):
@@ -153,6 +157,30 @@ def flatten(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: each for name, each in every.items() if each is not None and name != NESTED}
 
 
+def check_places(body: Mapping[str, Any], fields: Sequence[str]) -> None:
+    """Raise PydanticCustomError for parameters that stand among the `fields` of a body, also
+    misspelt, or in its `options`."""
+    options = body.get("options")
+    inside = [*cast("dict[str, Any]", options)] if isinstance(options, dict) else []
+    wrong = [name for name in inside if name in KNOWN and name not in NO_EFFECT]
+    check_place("in options", {name: name for name in wrong})
+    found = dict[str, str]()
+    for name in [name for name in body if name not in fields][:MOST_FAULTS]:
+        near = [name] if name in KNOWN else near_fields(name, [*fields, *ALL])
+        if near and near[0] not in fields:
+            found[name] = THEIRS.get(near[0], near[0])
+    check_place("beside inputs", found)
+
+
+def check_place(place: str, found: Mapping[str, str]) -> None:
+    """Raise PydanticCustomError for parameters found at a place, each with its right name."""
+    if found:
+        names, meant = (", ".join(map(shorten, each)) for each in (found, found.values()))
+        message = "has {names} {place}: put {meant} into parameters"
+        context = {"names": names, "place": place, "meant": meant}
+        raise PydanticCustomError("misplaced", message, context)
+
+
 def check_known(parameters: Mapping[str, Any]) -> None:
     """Raise Invalid for parameters that Heed lacks and that would change the answer.
 
@@ -170,6 +198,8 @@ def check_known(parameters: Mapping[str, Any]) -> None:
     ours = [each for name in named for each in near_fields(name, (*KNOWN, *THEIRS))]
     near = dict.fromkeys(THEIRS.get(each, each) for each in ours)
     advice = f"did you mean {' or '.join(near)}? " if near else ""
+    outside = " and ".join(name for name in named if name in BESIDE)
+    advice += f"put {outside} beside parameters; " if outside else ""
     fields = dict.fromkeys(each for name in named for each in near_fields(name, ELSEWHERE))
     advice += f"POST /v1/decode takes {' and '.join(fields)}; " if fields else ""
     raise Invalid(

@@ -7,10 +7,10 @@ text-generation-inference offer it: https://huggingface.co/docs/inference-provid
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Body, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from service.api.answering.examples import Examples
 from service.api.answering.respond import Computed, respond
@@ -18,10 +18,14 @@ from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.endpoints.decode.body import DecodeRequest
 from service.api.endpoints.decode.endpoint import prepare, run_decode
 from service.api.endpoints.encode import EncodeRequest, run_encode
-from service.api.protocols.hugging_face.parameters import Parameters, read_parameters
+from service.api.protocols.hugging_face.parameters import (
+    Parameters,
+    check_places,
+    read_parameters,
+)
 from service.api.protocols.hugging_face.tokens import TokenWriter, write_details
 from service.api.reading.call import Call
-from service.api.reading.field_types import Foreign, Plain
+from service.api.reading.field_types import Plain, Strict
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.validation_errors import validate
 from service.bundle.languages import Template
@@ -48,8 +52,11 @@ ERROR_TYPES = {
     429: "overloaded",
     500: "generation",
 }
-NO_EFFECT = Field(
+OPTIONS = Field(
     default={}, description="Has no effect: no answer is cached, and all models are loaded."
+)
+MODEL = Field(
+    default=None, description="Has no effect: the path names the model. Some clients send both."
 )
 EXAMPLES: Examples = {
     "text": {"summary": "A text", "value": {"inputs": "attention"}},
@@ -70,19 +77,28 @@ FEATURE_EXAMPLES: Examples = {
 }
 
 
-class GenerateRequest(Foreign):
+class GenerateRequest(Strict):
     inputs: Plain = Field(description="A text, or a list of texts.")
     parameters: dict[str, Any] = Field(
         default={},
         description="Options by the names of Hugging Face's generate, such as max_new_tokens,"
         " num_beams, do_sample, temperature and num_return_sequences; src_lang and tgt_lang.",
     )
-    options: dict[str, Any] = NO_EFFECT
+    options: dict[str, Any] = OPTIONS
     stream: bool = Field(
         default=False,
         description="Send the tokens of one text as server-sent events, as"
         " text-generation-inference does.",
     )
+    model: str | None = MODEL
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_misplaced(cls, value: Any) -> Any:
+        """Raise for parameters that do not stand in `parameters`, where they have an effect."""
+        if isinstance(value, dict):
+            check_places(cast("dict[str, Any]", value), [*cls.model_fields])
+        return value
 
 
 class GeneratedToken(BaseModel):
@@ -109,13 +125,34 @@ class Generated(BaseModel):
     details: Details | None = Field(default=None, description="Absent unless requested.")
 
 
-class FeatureRequest(Foreign):
+class FeatureRequest(Strict):
     inputs: Plain = Field(description="A text, or a list of texts.")
     normalize: bool = Field(default=True, description="Scale every vector to length 1.")
     dimensions: int | None = Field(
         default=None, ge=1, description="How many of the first numbers of every vector to keep."
     )
-    options: dict[str, Any] = NO_EFFECT
+    truncate: bool = Field(default=False, description="Cut texts that are too long.")
+    truncation_direction: Literal["right", "Right"] = Field(
+        default="right", description="At which end `truncate` cuts."
+    )
+    encoding_format: Literal["float"] = Field(
+        default="float", description="Vectors are lists of numbers."
+    )
+    parameters: dict[str, Any] = Field(
+        default={}, description="More of these fields: older clients send them here."
+    )
+    options: dict[str, Any] = OPTIONS
+    model: str | None = MODEL
+
+    @model_validator(mode="before")
+    @classmethod
+    def read_nested(cls, value: Any) -> Any:
+        """Return the fields with those in `parameters` beside them."""
+        if not isinstance(value, dict):
+            return value
+        given = cast("dict[str, Any]", value)
+        nested = given.get("parameters")
+        return {**nested, **given, "parameters": None} if isinstance(nested, dict) else given
 
 
 class HuggingFaceError(BaseModel):
@@ -163,9 +200,11 @@ generates = partial(
 async def extract_features(body: FeatureBody, call: Call, model: str) -> Response:
     """Return a vector for each text: the mean of the encoder's output over its tokens."""
     negotiate(call, [JSON])
+    found = call.find_model(without_owner(model))
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     asked = EncodeRequest.model_construct(
-        model=without_owner(model),
-        source=[body.inputs] if isinstance(body.inputs, str) else body.inputs,
+        model=found.name,
+        source=await cut_long(call, found, texts) if body.truncate else texts,
         pooling="mean",
         normalize=body.normalize,
         dimensions=body.dimensions,
@@ -253,30 +292,33 @@ async def read_request(
     body: GenerateRequest, call: Call, model: Model, parameters: Parameters
 ) -> DecodeRequest:
     """Return the body of /v1/decode. Raise Invalid, also for a stream of several targets."""
-    size = len(body.inputs) if isinstance(body.inputs, str) else sum(map(len, body.inputs))
-    source = body.inputs
+    single = isinstance(body.inputs, str)
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     if parameters.cuts:
-        source = await call.compute_reading(partial(cut_texts, model, source), size)
+        texts = await cut_long(call, model, texts)
     asked = {
         "model": model.name,
-        "source": source,
+        "source": texts[0] if single else texts,
         "stream": body.stream,
         **parameters.options,
     }
+    size = sum(map(len, texts))
     request = await call.compute_reading(partial(validate, DecodeRequest, asked), size)
-    if body.stream and (not isinstance(body.inputs, str) or request.num_hypotheses > 1):
+    if body.stream and (not single or request.num_hypotheses > 1):
         raise Invalid("a stream has one text and one target: send one of each, or no stream")
     return request
 
 
-def cut_texts(model: Model, source: str | list[str]) -> str | list[str]:
+async def cut_long(call: Call, model: Model, texts: list[str]) -> list[str]:
     """Return the beginnings of texts that the model has room for, whatever their language."""
     manifest = model.manifest
     around: Template = [*manifest.source_prefix, *manifest.source_suffix]
     room = manifest.limits.max_source_length - manifest.languages.most_ids(around)
-    if isinstance(source, str):
-        return model.source.cut(source, room)
-    return [model.source.cut(each, room) for each in source]
+
+    def cut() -> list[str]:
+        return [model.source.cut(each, room) for each in texts]
+
+    return await call.compute_reading(cut, sum(map(len, texts)))
 
 
 def write_result(

@@ -67,7 +67,7 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
 
 def fault_sentence(fault: Fault) -> str:
     """Return a fault as a sentence on its field, or on a text in it such as q/1."""
-    return f"{fault.pointer.removeprefix('/') or 'the body'} {fault.detail}"
+    return f"{fault.pointer.removeprefix('/') or 'the body'} {fault.detail}{fault.advice}"
 
 
 ERRORS = ErrorForm(

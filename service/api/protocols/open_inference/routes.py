@@ -223,8 +223,11 @@ def name_input(sent: Container[str], fault: Fault) -> Fault:
 def read_parameters(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -> dict[str, Any]:
     """Return the fields of a body: parameters under their own names, and the contents of inputs.
 
-    Raise Invalid for a parameter or an input that the model lacks, and for a missing input.
+    Raise Invalid for a parameter or an input that the model lacks, for a missing input, and for a
+    parameter that does not stand in `parameters`.
     """
+    if misplaced := [name for name in task.parameters if name in (asked.model_extra or ())]:
+        raise Invalid.of([Fault(f"/{name}", "must be in parameters") for name in misplaced])
     parameters = {
         name: value
         for name, value in asked.parameters.items()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.api.reading.field_types import Foreign
@@ -28,6 +28,7 @@ DTYPES: dict[Datatype, np.dtype[Any]] = {
 }
 RANKS = {1: "one axis", 2: "two axes"}  # of inputs
 LENGTH = struct.Struct("<I")  # before each element of BYTES
+EXAMPLE = {"name": "source", "shape": [1], "datatype": "BYTES", "data": ["heed"]}
 INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -50,10 +51,10 @@ class InputParameters(TensorParameters):
 
 class Input(Foreign):
     name: str
-    shape: list[Annotated[int, Field(lt=INT64.stop)]] = Field(max_length=8)
+    shape: list[Annotated[int, Field(lt=INT64.stop)]] = Field(max_length=8, examples=[[1]])
     datatype: str
     parameters: InputParameters = InputParameters()
-    data: list[Any] | None = None
+    data: list[Any] | None = Field(default=None, examples=[["heed"]])
 
 
 class OutputParameters(TensorParameters):
@@ -66,14 +67,17 @@ class RequestedOutput(Foreign):
 
 
 class InferRequest(Foreign):
-    """`model_name` and `model_version`, which KServe's client sends, replace those of the path."""
+    """`model_name` and `model_version`, which KServe's client sends, replace those of the path.
+    Other fields are kept: some may be parameters that stand in the wrong place."""
+
+    model_config = ConfigDict(extra="allow")
 
     model_name: str = ""
     model_version: str = ""
     id: str = Field(default="", max_length=256)
     parameters: dict[str, Any] = Field(default={})
-    inputs: list[Input] = Field(min_length=1, max_length=16)
-    outputs: list[RequestedOutput] = Field(default=[], max_length=64)
+    inputs: list[Input] = Field(min_length=1, max_length=16, examples=[[EXAMPLE]])
+    outputs: list[RequestedOutput] = Field(default=[], max_length=64, examples=[[{"name": "text"}]])
 
 
 class Form(NamedTuple):
