@@ -217,7 +217,7 @@ def align_texts(
 
 
 def align_steps(alignment: Alignment, cross: FloatArray, first: int, count: int) -> FloatArray:
-    """Return the model's alignment (T, S) of `count` generated tokens, given cross-attention
+    """Return the model's alignment (T, S) of `count` tokens of a target, given cross-attention
     (L, H, N, S) of N steps, of which the one at `first` predicts the first of these tokens.
 
     With shift 1, a token has the row of the step that reads it. If there is none, because the

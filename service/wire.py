@@ -67,8 +67,8 @@ class Answer:
     `memory` is (S, M), or (M,) if it was pooled. `hypotheses` come best first. `attention` holds
     the selected and reduced weights, by kind, of each hypothesis or of the given target.
     `log_probs` (T,) has one number for each id of a scored target. `alignment` holds a matrix
-    (T, S) of each hypothesis or of the given target: how much each of its tokens (rows, without
-    target prefix) is aligned to each source token. `occluded` is added in the HTTP process, from
+    (T, S) of each hypothesis or of the given target: how much each token of it, and of the target
+    prefix before it, is aligned to each source token. `occluded` is added in the HTTP process, from
     the answers to other entries: the log-probs (2, T) of each hypothesis, given the source and
     given it with all tokens replaced. `seconds` is how long each stage took.
     """

@@ -354,8 +354,10 @@ class Worker:
                 shown = measured(entry, attended["cross"])
                 row.weights["cross"] = selection.pick("cross", shown, wanted)
             if entry.aligns and self._manifest.alignment:
-                weights = attended["cross"].weights
-                aligned = align_steps(self._manifest.alignment, weights, first, count)
+                weights, prefix = attended["cross"].weights, len(entry.prefix)
+                aligned = align_steps(
+                    self._manifest.alignment, weights, first - prefix, prefix + count
+                )
                 row.job.answer.alignment.append(aligned)
 
     def _read(self, row: AttentionRow, before: Sequence[int]) -> IntArray:

@@ -42,10 +42,9 @@ def read_aligned(
         target = model.target.decode(ids)
         pairs = np.empty((0, 2), np.int64)
         if answer.alignment:
-            rows = target.tokens[first:]
             pairs = np.concatenate(
                 [
-                    pair_tokens(answer.alignment[i], rows, columns, first=first)
+                    pair_tokens(answer.alignment[i], target.tokens, columns)
                     for columns in (source.tokens, words_alone(source))
                 ]
             )

@@ -223,7 +223,8 @@ def write_blocks(
     ]
     if selection.aligns:
         steps = selection.steps(len(generated))
-        aligned = align_texts(answer.alignment[rank], source, target, steps, prefix_length)
+        weights = answer.alignment[rank][prefix_length:]
+        aligned = align_texts(weights, source, target, steps, prefix_length)
         next(each for each in blocks if each["kind"] == "cross")["alignment"] = aligned
     return blocks
 

@@ -36,9 +36,9 @@ def commit(
     hold: int,
 ) -> dict[str, Any]:
     """Return the fields `committed` and `tentative` of a hypothesis, aligned by weights (T, S)."""
-    target = read_target(model, entry, hypothesis)
+    target, prefix = read_target(model, entry, hypothesis), len(entry.prefix)
     ends = model.manifest.eos_ids
-    count = count_committed(ends, target, len(entry.prefix), source, weights, hold)
+    count = count_committed(ends, target, prefix, source, weights[prefix:], hold)
     ids = [*entry.prefix, *hypothesis.token_ids[:count]]
     text = model.target.decode(ids).text
     # The last tokens may hold half a character, or white space that only stands between words.

@@ -87,7 +87,8 @@ def write_words(
     aligned: list[list[dict[str, Any]] | None] = [None] * len(words)
     if answer.alignment:
         rows = target.tokens[prefix:]
-        pairs = pair_tokens(answer.alignment[rank], rows, source.tokens, first=prefix)
+        weights = answer.alignment[rank][prefix:]
+        pairs = pair_tokens(weights, rows, source.tokens, first=prefix)
         sources: list[list[dict[str, Any]]] = [[] for _ in words]
         for there, here in pair_words(pairs, source_words, words).tolist():
             sources[here].append(write_place(source_words[there]))

@@ -48,6 +48,23 @@ def test_the_text_of_a_document_is_decoded_as_without_its_tags(post, kind):
             assert "".join(text_of(document).split()) == target
 
 
+@pytest.mark.parametrize("length", [1, 3])
+def test_tags_of_a_target_prefix_stand_where_they_would_without_it(post, length):
+    """If it is how the target begins anyway."""
+    plain = "one two three red green blue"
+    sources = [
+        " ".join([*words[:i], f"<b>{words[i]}</b>", *words[i + 1 :]])
+        for words in (plain.split(), plain.split()[::-1])
+        for i in range(6)
+    ]
+    for source in sources:
+        _, answer = post("/v1/decode", source=source, markup="xml")
+        (result,) = answer["results"]
+        ids = result["sentences"][0]["hypotheses"][0]["token_ids"][:length]
+        ((found,),) = decode(post, source, markup="xml", target_prefix=ids)
+        assert found == result["hypotheses"][0]["text"]
+
+
 def test_each_text_of_a_document_is_a_sentence_of_its_result(post):
     source = '<p>red <b>green</b></p>\n<p title="blue">one <code>x</code></p>*'
     _, answer = post("/v1/decode", source=[source], markup="html", split="sentences")

@@ -20,15 +20,14 @@ def with_alignment(bundle, **changes):
     return replace(bundle, manifest=bundle.manifest.model_copy(update={"alignment": alignment}))
 
 
-def expected(engine, every_weight, bundle, source, target, prefix=()):
-    """The rows of the steps that predict (shift 0) or read (shift 1) the tokens after a prefix."""
+def expected(engine, every_weight, bundle, source, target):
+    """The rows of the steps that predict (shift 0) or read (shift 1) the tokens of a target."""
     alignment = bundle.manifest.alignment
-    whole = [*prefix, *target, 4]  # any token may follow the last: no row depends on it
+    whole = [*target, 4]  # any token may follow the last: no row depends on it
     selection = every_weight(bundle, ["cross"])
     (answer,) = answers(engine, [entry(source, target_ids=whole, selection=selection)])
     picked = answer.attention[0]["cross"][alignment.layers][:, alignment.heads].mean((0, 1))
-    first = len(prefix) + alignment.shift
-    return picked[first : first + len(target)]
+    return picked[alignment.shift :][: len(target)]
 
 
 @pytest.mark.parametrize("precision", [Precision.fp32, Precision.int8])
@@ -55,16 +54,16 @@ def test_rows_are_those_of_the_steps(g2p_bundle, every_weight, shift, precision)
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_a_target_prefix_has_no_rows(tiny_bundle, every_weight, shift):
+def test_a_target_prefix_has_rows_too(tiny_bundle, every_weight, shift):
     bundle = with_alignment(tiny_bundle, shift=shift)
     prefix = (5, 6, 7)
     with running(bundle) as engine:
         search = SearchOptions(max_new_tokens=4, min_new_tokens=4, target_prefix=prefix)
         (answer,) = answers(engine, [Entry(np.array([4, 5, 6]), search, aligns=True)])
         target = answer.hypotheses[0].token_ids
-        rows = expected(engine, every_weight, bundle, [4, 5, 6], target, prefix)
+        rows = expected(engine, every_weight, bundle, [4, 5, 6], [*prefix, *target])
     assert_close(answer.alignment[0], rows)
-    assert rows.shape == (4, 3)
+    assert rows.shape == (7, 3)
 
 
 @pytest.mark.parametrize("shift", [0, 1])
