@@ -48,6 +48,7 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
     closing = set[asyncio.Task[None]]()
 
     def give_up() -> None:
+        app.state.service.ending = True
         closing.add(asyncio.create_task(app.state.service.registry.close()))
 
     async with app.router.lifespan_context(app):

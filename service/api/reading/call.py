@@ -81,6 +81,7 @@ class Service:
     classes: list[CapacityLimiter] = field(default_factory=one_of_each_class)
     # One thread writes events: it holds the interpreter's lock, which the event loop needs too
     events: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
+    ending: bool = False  # whether the time has come to refuse what is not read yet
 
 
 class Call(Request):
@@ -121,10 +122,17 @@ class Call(Request):
 
     async def compute_reading(self, work: Callable[[], Result], size: int) -> Result:
         """Run `work` as `compute` does. Also raise Overloaded if `size` exceeds LARGE and
-        MOST_WAITING such requests wait already."""
+        MOST_WAITING such requests wait already, and Unavailable if the service ends before its
+        turn comes."""
         if size > LARGE:
             check_line(self.service.classes[-1])
-        return await self.compute(work, size)
+
+        def begin() -> Result:
+            if self.service.ending:
+                raise Unavailable("the service is ending: send the request again")
+            return work()
+
+        return await self.compute(begin, size)
 
     async def compute(self, work: Callable[[], Result], size: int) -> Result:
         """Run `work`, which reads or writes `size` bytes, characters, ids or numbers: inline up to

@@ -30,7 +30,7 @@ SIZES = (LARGE, LARGE, LARGE + 1)
 
 def new_call():
     """Return a call whose client stays."""
-    service = SimpleNamespace(settings=Settings(), classes=one_of_each_class())
+    service = SimpleNamespace(settings=Settings(), classes=one_of_each_class(), ending=False)
     state = {"record": Record(), "request_id": "mine", "terms": Terms()}
     app = SimpleNamespace(state=SimpleNamespace(service=service))
     return Call({"type": "http", "app": app, "state": state}, asyncio.Event().wait)
@@ -94,6 +94,28 @@ def test_a_small_text_does_not_wait_for_large_ones():
         return [small, *await asyncio.gather(*reads)]
 
     assert asyncio.run(run()) == ["small", "large", "large", "large"]
+
+
+def test_what_is_not_read_when_the_service_ends_is_refused():
+    """It would be dropped without an answer, since a long queue takes more than what is left."""
+
+    async def run():
+        call, begun, free = new_call(), threading.Event(), threading.Event()
+
+        def hold():
+            begun.set()
+            return free.wait(20)
+
+        first = asyncio.ensure_future(call.compute_reading(hold, LARGE))
+        others = [asyncio.ensure_future(call.compute_reading(hold, size)) for size in SIZES[:2]]
+        await asyncio.to_thread(begun.wait, 20)
+        call.service.ending = True
+        free.set()
+        return await asyncio.gather(first, *others, return_exceptions=True)
+
+    first, *others = asyncio.run(run())
+    assert first is True
+    assert [type(each) for each in others] == [Unavailable] * 2
 
 
 @pytest.mark.parametrize("partial", [False, True])
