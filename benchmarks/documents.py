@@ -33,6 +33,7 @@ from service.command.files import decode_lines
 from service.command.local import MOST_ROWS, LocalEngine, LocalModel, local_service
 from service.engine.engine import Engine
 from service.engine.scheduler import Job
+from service.memory import collect_rarely
 from service.search.options import SearchOptions
 from service.settings.settings import Settings
 from service.wire import Entry
@@ -186,6 +187,7 @@ async def measure(
             (model,) = service.registry.served.values()
             assert isinstance(model.engine, LocalEngine)
             assert model.engine.local
+            collect_rarely()  # as `heed decode` and the service do
             most = bundle.manifest.decoding.max_new_tokens
             systems = {
                 PEER: by_peer(translator, bundle, texts, sources),

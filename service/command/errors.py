@@ -140,5 +140,6 @@ def place_of(pointer: str) -> str:
 
 
 def count_lines() -> None:
-    """Call the texts of the command that is running lines, from here on."""
-    click.get_current_context().meta[LINES] = True
+    """Call the texts of the command that is running, if one is, lines from here on."""
+    if context := click.get_current_context(silent=True):
+        context.meta[LINES] = True

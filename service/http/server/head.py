@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from httptools import HttpParserUpgrade, HttpRequestParser
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from service.errors import Unparsable, shorten
 from service.settings.types import DEFAULT_PORTS
@@ -60,6 +60,30 @@ class Parser(HttpRequestParser):
         first = b"%s %s HTTP/%s" % (self.get_method(), self._receiver.url, version)
         headers = [b"%s: %s" % each for each in self._receiver.headers if each[0] != b"upgrade"]
         return b"\r\n".join([first, *headers, b"", b""])
+
+
+class Glance:
+    """Bytes that begin with a whole POST request, body and all, or `whole` is false."""
+
+    def __init__(self, data: bytes) -> None:
+        self.url, self.headers = b"", list[Header]()
+        self.whole = False
+        parser = HttpRequestParser(self)
+        try:
+            parser.feed_data(data)
+            self.whole &= parser.get_method() == b"POST"
+            check_head(parser.get_http_version(), self.url, self.headers)
+        except (HttpParserError, HttpParserUpgrade, Unparsable):
+            self.whole = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_message_complete(self) -> None:
+        self.whole = True
 
 
 def check_head(version: str, target: bytes, headers: Sequence[Header]) -> None:

@@ -117,6 +117,7 @@ class Protocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=0)  # writing is paused while anything is unread
         self.flow = PipelineFlow(transport, self.pipeline)
         self._limits.waiting[self] = None
+        self._file = transport.get_extra_info("socket").fileno()
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -124,6 +125,7 @@ class Protocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()  # else it would keep all this until it runs
         self._limits.open -= 1
         self._limits.waiting.pop(self, None)
+        self._limits.refusals.expected.discard(self._file)
         cancel(self._heading)
         cancel(self._watching)
         cancel(self._leaving)
@@ -140,6 +142,7 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._ended and not self._overloaded:
             return None
+        self._limits.refusals.expected.discard(self._file)
         if not self._due:
             if self._finished:  # else these may be of a body whose request was answered early
                 self._partial = True

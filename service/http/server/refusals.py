@@ -2,7 +2,9 @@
 are in progress, those that would wait too long."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 import structlog
@@ -13,12 +15,13 @@ from service.http.messages.problems import ErrorForm, form_at, write_whole_answe
 from service.http.middleware.door import Admission
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import report_refusal, request_id_of
-from service.http.server.head import Header
+from service.http.server.head import Glance, Header
 from service.pace import refuse, retry_after
 
 # Stands for a character of a request id in a prepared answer, and occurs nowhere else.
 ID_MARK = "~"
 LOG_EVERY = 1.0  # seconds
+FIRST = 1 << 14  # bytes of a new connection that are looked at before it is set up
 
 logger = structlog.get_logger()
 
@@ -39,6 +42,9 @@ class Refusals:
         }
         self._overloaded = 0  # since the last line in the log
         self._coming = 0  # accepted in this turn of the event loop: they have no place yet
+        # File numbers of new connections whose requests `turn_away` accepted. Protocol, which reads
+        # them again, removes them.
+        self.expected = set[int]()
 
     def answer(self, error: HeedError) -> bytes:
         """Return the answer to bytes that are not a request."""
@@ -46,19 +52,52 @@ class Refusals:
         report_refusal(self._metrics, error, request_id)
         return write_whole_answer(error, "", request_id)
 
-    def answer_overloaded(self, target: bytes, headers: Sequence[Header]) -> bytes:
-        """Return the answer to a POST request that would wait too long, or nothing.
+    def turn_away(self, connection: socket.socket) -> bool:
+        """Answer and close a new connection if its request would wait too long, and return whether
+        it would: to set up a connection takes twice as long. Protocol judges the others, and those
+        whose request has not arrived whole."""
+        if not self.admission.crowded:
+            return False
+        with suppress(OSError):  # nothing has arrived yet, or the connection is broken
+            data = connection.recv(FIRST, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            request = Glance(data)
+            if not request.whole or not self._knows(request.url, request.headers):
+                return False
+            late = self._late()
+            if late is None:
+                self.expected.add(connection.fileno())
+                return False
+            connection.recv(len(data))  # unread bytes would reset the connection
+            connection.send(self._refuse(request.url, request.headers, late))
+            connection.close()
+            return True
+        return False
 
-        The Door judges other requests: those of web pages, whose answers may need CORS headers, and
-        those for paths with a query or parameters. It knows each request's own time limit, too.
+    def answer_overloaded(self, target: bytes, headers: Sequence[Header]) -> bytes:
+        """Return the answer to a POST request that would wait too long, or nothing."""
+        if not self._knows(target, headers):
+            return b""
+        late = self._late()
+        if late is not None:
+            return self._refuse(target, headers, late)
+        self._coming += 1
+        asyncio.get_running_loop().call_soon(self._start)
+        return b""
+
+    def _knows(self, target: bytes, headers: Sequence[Header]) -> bool:
+        """Return whether this is a request that can be refused here.
+
+        The Door judges others: those of web pages, whose answers may need CORS headers, and those
+        for paths with a query or parameters. It knows each request's own time limit, too.
         """
-        if target not in self._routes or any(name == b"origin" for name, _ in headers):
-            return b""
-        late = self.admission.late(self.admission.timeout, self._coming)
-        if late is None:
-            self._coming += 1
-            asyncio.get_running_loop().call_soon(self._start)
-            return b""
+        return target in self._routes and not any(name == b"origin" for name, _ in headers)
+
+    def _late(self) -> float | None:
+        """Return the seconds by which one more request would come too late, if it would."""
+        return self.admission.late(self.admission.timeout, self._coming + len(self.expected))
+
+    def _refuse(self, target: bytes, headers: Sequence[Header], late: float) -> bytes:
+        """Count a refusal, and return the answer."""
         route, form = self._routes[target]
         self._metrics.count_refused(route, form.status_of(Overloaded.status), Overloaded.code)
         if not self._overloaded:

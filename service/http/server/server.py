@@ -36,7 +36,8 @@ class Listener(socket.socket):
     When they are reached, the oldest connection without a complete request gives way to the new
     one. If there is none, new ones wait for a second.
 
-    After MOST_AT_ONCE new connections, those that are open already have their turn.
+    Under overload, connections whose requests are refused are closed here. After MOST_AT_ONCE new
+    connections, those that are open already have their turn.
     """
 
     limits: Connections
@@ -49,11 +50,14 @@ class Listener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """Raise BlockingIOError to be called again soon, OSError to be called again in a second.
         asyncio logs the second, and calls again once more before it waits."""
-        if self._pausing or self._accepted == MOST_AT_ONCE:
-            self._pausing, self._accepted = False, 0
-            raise BlockingIOError
         try:
-            accepted = self._accept_within_limit()
+            while not self._pausing and self._accepted < MOST_AT_ONCE:
+                accepted = self._accept_within_limit()
+                self._accepted += 1
+                if not self.limits.refusals.turn_away(accepted[0]):
+                    self.limits.open += 1
+                    self.limits.coming += 1
+                    return accepted
         except OSError as error:
             self._accepted = 0
             if error.errno not in (errno.EMFILE, errno.ENFILE):
@@ -62,10 +66,8 @@ class Listener(socket.socket):
                 raise BlockingIOError from error
             self._pausing = True
             raise
-        self._accepted += 1
-        self.limits.open += 1
-        self.limits.coming += 1
-        return accepted
+        self._pausing, self._accepted = False, 0
+        raise BlockingIOError
 
     def _accept_within_limit(self) -> tuple[socket.socket, Any]:
         if self.limits.open >= self.limits.most:

@@ -16,12 +16,14 @@ from service.http.messages.security import SECURITY_HEADERS
 from service.http.middleware.door import Place
 from service.http.middleware.metrics import RequestMetrics
 from service.http.server import refusals as module
+from service.http.server.protocol import NO_LINGER
 from service.http.server.refusals import Refusals
 from service.settings.settings import Settings
 from tests.service.http.sockets import CHUNKED, PROBE, connect, post, receive, received_until_closed
 from tests.service.processes import running
 
 WORD = post("/v1/decode", {"source": "heed"})
+STRANGER = WORD.replace(b"localhost", b"example.com")
 LONG = post("/v1/decode", {"source": "a" * 900_000})
 LARGE = post("/v1/decode", {"source": ["a" * 60] * 256, "beam_size": 16})
 MOST = 20
@@ -112,6 +114,64 @@ def test_of_many_that_arrive_together_as_many_are_accepted_as_there_is_room_for(
     app.state.places += [Place(app.state.service.admission) for _ in range(3)]
 
 
+@contextlib.contextmanager
+def arrived(data):
+    """The ends of a connection that has sent `data`."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(data)
+        yield ours, theirs
+
+
+def turn_away(app, *connections):
+    """Which of the connections that arrive together are turned away."""
+
+    async def ask():
+        return [app.state.refusals.turn_away(each) for each in connections]
+
+    return asyncio.run(ask())
+
+
+def test_a_new_connection_is_answered_and_closed_before_it_is_set_up(app):
+    with arrived(WORD) as (ours, theirs):
+        assert turn_away(app, theirs) == [True]
+        check_refusal(received_until_closed(ours, b""))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        PROBE,
+        WORD[:-1],
+        WORD.replace(b"/decode", b"/nowhere"),
+        WORD.replace(b"host:", b"origin: https://example.org\r\nhost:"),
+        WORD.replace(b"HTTP/1.1", b"HTTP/1.2"),
+        WORD.replace(b"host:", b"ghost:"),
+        WORD.replace(b"host:", b"upgrade: h2c\r\nconnection: upgrade\r\nhost:"),
+        WORD + b"\0",
+        CHUNKED + b"no size\r\n",
+        LARGE,
+    ],
+)
+def test_a_connection_without_a_whole_and_plain_request_keeps_its_bytes(app, data):
+    with arrived(data) as (ours, theirs):
+        assert turn_away(app, theirs) == [False]
+        ours.sendall(b"more")
+        assert theirs.recv(1 << 16) == data + b"more"
+    assert not app.state.refusals.expected
+
+
+def test_of_many_that_connect_together_as_many_are_accepted_as_there_is_room_for(app):
+    with contextlib.ExitStack() as stack:
+        coming = [stack.enter_context(arrived(WORD))[1] for _ in range(10)]
+        for _ in range(3):
+            app.state.places.pop().leave()
+        assert turn_away(app, *coming) == [False] * 3 + [True] * 7
+        app.state.places += [Place(app.state.service.admission) for _ in range(3)]
+        app.state.refusals.expected.clear()  # as if they had been read
+
+
 def test_refusals_are_counted_one_by_one_and_logged_together(app, monkeypatch):
     monkeypatch.setattr(module, "LOG_EVERY", 0.0)
     monkeypatch.setattr(app.state.service, "metrics", RequestMetrics())
@@ -167,6 +227,13 @@ def ask(port, request):
     with connect(port) as client:
         client.sendall(request)
         return client.recv(1 << 16)
+
+
+def leave(port, request):
+    """Send a request, and reset the connection at once."""
+    with connect(port) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+        client.sendall(request)
 
 
 def ask_until(port, status):
@@ -245,6 +312,6 @@ def test_requests_that_are_refused_for_another_reason_take_no_places():
     own = running("-m", "service", "--max-requests", str(MOST))
     with own as (_, port), in_progress(port, MOST - 2):
         for _ in range(3 * MOST):
-            stranger = ask(port, WORD.replace(b"localhost", b"example.com"))
-            assert stranger.startswith(b"HTTP/1.1 421")
+            assert ask(port, STRANGER).startswith(b"HTTP/1.1 421")
+            leave(port, STRANGER)
         assert ask(port, WORD).startswith(b"HTTP/1.1 200")
