@@ -209,11 +209,11 @@ def test_a_folder_that_cannot_be_converted_leaves_nothing(hub, conversions, tiny
 
     path = hub.folder / "opus.zip"
     path.touch()
-    kept = find_model(str(path))
+    kept = find_model_folder(str(path))
     with monkeypatch.context() as failing:
         failing.setattr("service.command.serve.subprocess.run", fail)
         with pytest.raises(SystemExit, match="3"):
-            find_model(str(hub.folder))
+            find_model_folder(str(hub.folder))
     assert [*kept.parents[1].iterdir()] == [kept.parent]  # the bundle of another checkpoint
     shutil.rmtree(kept.parents[1])
 
