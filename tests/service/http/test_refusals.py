@@ -310,8 +310,10 @@ def test_a_connection_closes_when_a_refused_request_is_read_or_cannot_be(port, b
 def test_requests_that_are_refused_for_another_reason_take_no_places():
     """In a service of its own: those of the tests before have not all left when a word is taken."""
     own = running("-m", "service", "--max-requests", str(MOST))
-    with own as (_, port), in_progress(port, MOST - 2):
+    with own as (_, port), in_progress(port, MOST - 2), contextlib.ExitStack() as kept:
         for _ in range(3 * MOST):
-            assert ask(port, STRANGER).startswith(b"HTTP/1.1 421")
+            client = kept.enter_context(connect(port))
+            client.sendall(STRANGER)
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 421")
             leave(port, STRANGER)
         assert ask(port, WORD).startswith(b"HTTP/1.1 200")
