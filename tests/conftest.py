@@ -34,7 +34,7 @@ TINY = Path(__file__).parent / "fixtures" / "tiny"
 
 
 def pytest_configure():
-    """Let the garbage collector run more rarely: an import makes few cycles, an export many."""
+    """Let the garbage collector run more rarely, as it does in the service's own processes."""
     gc.set_threshold(20_000)
 
 
