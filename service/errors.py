@@ -62,6 +62,11 @@ class Fault:
     unknown: Sequence[str] = ()
     advice: str = ""
 
+    @property
+    def sentence(self) -> str:
+        """The fault as a sentence on its field, or on a text in it such as q/1."""
+        return f"{self.pointer.removeprefix('/') or 'the body'} {self.detail}{self.advice}"
+
 
 class HeedError(Exception):
     """A request that fails. `code` is for programs, `detail` for people, `retry_after` in seconds.

@@ -271,6 +271,12 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
     ("path", "body", "part"),
     [
         (PRONOUNCE, {}, "inputs is required"),
+        ("/", {"input": "heed"}, "input is not a field: did you mean inputs?"),
+        (
+            PRONOUNCE,
+            {"inputs": 3, "q": "a"},
+            "list of texts; q is not a field: did you mean inputs?",
+        ),
         (PRONOUNCE, {"inputs": 3}, "inputs must be a text or a list of texts"),
         (PRONOUNCE, {"inputs": ["heed", "7"]}, "inputs/1 has '7' at offset 0"),
         (PRONOUNCE, {"parameters": {"num_beams": 65}}, "parameters/num_beams must be at most 64"),

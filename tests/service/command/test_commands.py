@@ -237,7 +237,7 @@ def test_every_field_of_a_request_has_a_flag():
         (["serve", "nothing.zip"], f"heed: nothing.zip does not exist: {TAKES}"),
         (["serve", __file__], f"test_commands.py is a file: {TAKES}"),
         (
-            ["serve", ROOT / "docs"],
+            ["decode", "ax", "--bundle", ROOT / "docs"],
             "docs is not a bundle: it has no bundle.json; write a bundle with",
         ),
         (["decode", "ax", "--output", "a.tsv"], "give TEXTS or files, not both"),

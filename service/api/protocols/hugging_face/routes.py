@@ -164,7 +164,7 @@ class HuggingFaceError(BaseModel):
 
 def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
     """Return the body of an error as a HuggingFaceError."""
-    detail = error.detail.removeprefix("/") if error.faults else error.detail
+    detail = "; ".join(fault.sentence for fault in error.faults) or error.detail
     document = {"error": shorten(detail, LONGEST_DETAIL)}
     if kind := ERROR_TYPES.get(error.status):
         document["error_type"] = kind

@@ -54,7 +54,7 @@ KEY_IN_BODY = (TRANSLATE, DETECT)  # paths whose clients send api_key in the bod
 def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
     """Return the body of an error as a LibreTranslateError. Clients compare the words of two errors
     with those of LibreTranslate: a field is missing, and a language is not supported."""
-    text = "; ".join(map(fault_sentence, error.faults)) or error.detail
+    text = "; ".join(fault.sentence for fault in error.faults) or error.detail
     document = {"error": shorten(text, LONGEST_DETAIL)}
     if isinstance(error, Unsupported):
         document["advice"] = error.remedy
@@ -63,11 +63,6 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
         advice = document["error"]
         document = {"error": f"Invalid request: missing {name} parameter", "advice": advice}
     return encode_json(document)
-
-
-def fault_sentence(fault: Fault) -> str:
-    """Return a fault as a sentence on its field, or on a text in it such as q/1."""
-    return f"{fault.pointer.removeprefix('/') or 'the body'} {fault.detail}{fault.advice}"
 
 
 ERRORS = ErrorForm(
