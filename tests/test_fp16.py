@@ -7,6 +7,7 @@ from model.checkpoint import load_model
 from model.export.bundle import WeightType, write_bundle
 from model.export.files.manifest import Card, Precision
 from tests.conftest import opened
+from tests.model.importers.served import post
 
 SOURCES = {
     "tiny": ["red green blue", "one", "three two one red red green"],
@@ -26,12 +27,6 @@ def clients(request, tmp_path_factory):
         write_bundle(load_model(root), card, WeightType.fp32, bundle, Precision.fp16)
     with opened(bundle) as half, opened(root, precision="fp32") as full:
         yield request.param, half, full
-
-
-def post(client, path, **body):
-    answer = client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()["results"]
 
 
 def test_the_model_says_that_it_is_fp16(clients):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import opened
+from tests.model.importers.served import post
 from tests.model.ssru.conftest import write_random
 from tests.model.ssru.oracle import Oracle
 
@@ -20,12 +21,6 @@ def pairs_of(config, lengths=LENGTHS, seed=0):
         tuple(random.integers(4, size, n).tolist() for n, size in zip(pair, sizes, strict=True))
         for pair in lengths
     ]
-
-
-def post(client, path, **body):
-    answer = client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()["results"]
 
 
 def assert_scores(oracle, pairs, results):

@@ -14,8 +14,9 @@ from service.settings.settings import Precision, Provider, Settings
 from service.wire import Entry
 from tests.conftest import opened
 from tests.documentation import events_of
+from tests.model.importers.served import post
 from tests.model.ssru.oracle import Oracle
-from tests.model.ssru.test_oracle import TOLERANCE, pairs_of, post
+from tests.model.ssru.test_oracle import TOLERANCE, pairs_of
 from tests.service.engine.mixes import assert_as_alone
 
 REASON = "the model's decoder is an SSRU, which has no self-attention"
@@ -32,10 +33,15 @@ def oracle(recurrent):
     return Oracle(recurrent)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8", "fp16"])
-def test_every_graph_has_torchs_numbers(recurrent, precision):
-    bundle = load_bundle(recurrent)
+@pytest.mark.parametrize(
+    ("folder", "precision"),
+    [(folder, precision) for folder in ("recurrent", "listed") for precision in ("fp32", "int8")]
+    + [("recurrent", "fp16")],
+)
+def test_every_graph_has_torchs_numbers(request, folder, precision):
+    bundle = load_bundle(request.getfixturevalue(folder))
     session = Session(bundle, Settings(precision=precision, provider=Provider.cpu))
+    assert bool(session.shortlists) == (folder == "listed")
     check_parity(session, bundle)
     held = {graph for graph in COMPARISONS if session.supports(graph)}
     assert COMPARISONS.keys() - held == {"draft_step"}  # a state has no room for several tokens

@@ -8,14 +8,13 @@ import pytest
 from service.bundle.manifest import load_bundle
 from service.errors import StartupError
 from service.runtime.outputs import read_shortlists
-from service.runtime.self_check import COMPARISONS, check_parity
-from service.runtime.session import Session
 from service.search.options import SearchOptions
 from service.settings.settings import Precision, Provider, Settings
 from service.wire import Entry
 from tests.conftest import opened
+from tests.model.importers.served import post
 from tests.model.ssru.oracle import Oracle, log_softmax
-from tests.model.ssru.test_oracle import TOLERANCE, assert_hypotheses, pairs_of, post
+from tests.model.ssru.test_oracle import TOLERANCE, assert_hypotheses, pairs_of
 from tests.model.ssru.test_requests import draw
 from tests.service.engine.engines import running
 from tests.service.engine.mixes import assert_as_alone, decode_alone, decode_together
@@ -66,18 +65,6 @@ def sources(oracle):
     found = [source for source, _ in pairs_of(oracle.config, [(n % 5 + 1, 1) for n in range(20)])]
     size = oracle.config["target_vocab_size"]
     return [source for source in found if len(oracle.listed(source)) < size][:8]
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_every_graph_has_torchs_numbers(listed, precision):
-    bundle = load_bundle(listed)
-    session = Session(bundle, Settings(precision=precision, provider=Provider.cpu))
-    assert session.shortlists
-    check_parity(session, bundle)
-    held = {graph for graph in COMPARISONS if session.supports(graph)}
-    assert COMPARISONS.keys() - held == {"draft_step"}  # a state has no room for several tokens
-    for graph in held:
-        session.open(graph)  # raises if it differs
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
