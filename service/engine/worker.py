@@ -21,6 +21,7 @@ from service.logs import log_error
 from service.runtime.attended import Attended
 from service.runtime.cache import Cross
 from service.runtime.session import Session
+from service.search.options import SearchOptions
 from service.search.protocol import Detokenize
 from service.wire import Answer, Entry, Steps
 
@@ -222,13 +223,14 @@ class Worker:
         gates = self._encoder_gates(entries) if jobs[0].ablates_encoder else None
         sources = [entry.source_ids for entry in entries]
         wants_memory = any(job.wants_memory for job in jobs)
-        memory, cross = self._session.encode(sources, gates, wants_memory)
+        required = [each.search.required_tokens if each.search else () for each in entries]
+        memory, cross = self._session.encode(sources, gates, wants_memory, required)
         ended = time.monotonic()
         joining: dict[BatchKey, list[int]] = {}  # places in `jobs`
         for i, job in enumerate(jobs):
             job.answer.seconds = {"queue": started - job.arrived, "encode": ended - started}
             if search := job.entry.search:
-                beams, (shortlisted, language) = search.beam_size > 1, self._listed(job)
+                beams, (shortlisted, language) = search.beam_size > 1, self._listed(job, search)
                 key = BatchKey(job.rows, beams, shortlisted, bool(search.draft), language)
                 joining.setdefault(key, []).append(i)
             elif job.wants_memory:
@@ -244,14 +246,14 @@ class Worker:
             join = partial(self._join, key, joining_now, cross, places)
             self._guard([*there, *joining_now], join, key)
 
-    def _listed(self, job: Job) -> tuple[bool, tuple[int, ...]]:
+    def _listed(self, job: Job, search: SearchOptions) -> tuple[bool, tuple[int, ...]]:
         """Return whether the shortlist of its source decides what the job's targets may have, or
-        the ids of the language whose list does: neither if it names tokens or ablates heads."""
-        search, language = job.entry.search, job.entry.language
-        named = search is not None and (search.required or search.allowed_targets)
-        if named or job.ablates_decoder:
+        the ids of the language whose list does. Neither does if the job says what its targets are
+        or ablates heads, nor a list without the tokens of required phrases."""
+        if search.allowed_targets or job.ablates_decoder:
             return False, ()
-        has_list = language in self._session.target_lists
+        language = job.entry.language
+        has_list = self._session.lists(language, search.required_tokens)
         return self._session.shortlists is not None, language if has_list else ()
 
     def _join(self, key: BatchKey, jobs: list[Job], cross: Cross, places: list[int]) -> None:

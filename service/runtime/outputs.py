@@ -6,7 +6,7 @@ tokens, but for padding. A bias of -inf takes away from each source what is not 
 shortlist, so its answer does not depend on the others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +30,13 @@ class Shortlists:
         source lists `always`."""
         self._offsets, self._tokens, self._always = offsets, tokens, always
 
-    def of(self, source: IntArray) -> IntArray:
-        """Return the tokens on the shortlist of a source, in ascending order."""
+    def of(self, source: IntArray, required: Collection[int] = ()) -> IntArray:
+        """Return the tokens on the shortlist of a source and those that its target must be able to
+        have, in ascending order."""
         bounds = self._offsets[source].tolist(), self._offsets[source + 1].tolist()
         lists = [self._tokens[first:last] for first, last in zip(*bounds, strict=True)]
-        return np.unique(np.concatenate([self._always, *lists]))
+        more = np.array([*required], np.int64)
+        return np.unique(np.concatenate([self._always, more, *lists]))
 
 
 def read_shortlists(path: Path, config: Config, needed: Sequence[int]) -> Shortlists:

@@ -7,8 +7,9 @@ Gates (B, L, H) of the encoder, and (B or R, K, L, H) of the K kinds of attentio
 are factors of the heads' outputs. Only methods that get them use the gated graphs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from itertools import repeat
 from math import isnan
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -157,14 +158,21 @@ class Session:
         target_list = self.target_lists[language] if language else None
         return Cache(self._config, rows_per_source, self._cache_type, outputs, target_list)
 
+    def lists(self, language: tuple[int, ...], required: Collection[int]) -> bool:
+        """Return whether a list with these tokens has the ids of the language."""
+        listed = self.target_lists.get(language)
+        return listed is not None and listed.holds(required)
+
     def encode(
         self,
         sources: Sequence[IntArray],
         gates: FloatArray | None = None,
         wants_memory: bool = True,
+        required: Sequence[Collection[int]] = (),
     ) -> tuple[list[FloatArray], Cross]:
         """Return the memory (S, M) of each source, if it is wanted, and the cross-attention cache
-        of all sources."""
+        of all sources. A model with shortlists puts the tokens that are `required` of the target of
+        each source on its shortlist."""
         feeds, lengths = self._sources(sources, gates)
         graph: GraphName = "encoder" if gates is None else "gated_encoder"
         if self._device_encoder:
@@ -174,7 +182,9 @@ class Session:
                 raise PassFailed(NOT_FINITE)
             return unpadded(found.numpy(), lengths) if wants_memory else [], kept
         memory, *cross = self._run(graph, self._encoded_names, feeds)
-        listed = [self.shortlists.of(source) for source in sources] if self.shortlists else ()
+        listed: list[IntArray] = []
+        if self.shortlists:
+            listed = [*map(self.shortlists.of, sources, required or repeat(()))]
         return unpadded(memory, lengths), CrossCache([*cross], lengths, listed)
 
     def step(

@@ -23,6 +23,9 @@ class TargetList(NamedTuple):
     vocab_size: int
     output: LazyGraph
 
+    def holds(self, tokens: Collection[int]) -> bool:
+        return not tokens or bool(np.isin([*tokens], self.tokens).all())
+
     def scatter(self, logits: FloatArray) -> FloatArray:
         """Return logits of all tokens (R, V) from those of the list (R, N)."""
         return scattered(logits, self.tokens, self.vocab_size)

@@ -49,5 +49,11 @@ class SearchOptions:
         return self.temperature > 0
 
     @property
+    def required_tokens(self) -> set[int]:
+        """The tokens of all phrases that the target may have to contain."""
+        phrases = (phrase for item in self.required for phrase in item.phrases)
+        return {token for phrase in phrases for token in phrase.ids}
+
+    @property
     def reads_source(self) -> bool:
         return self.encoder_no_repeat_ngram_size > 0 or self.encoder_repetition_penalty != 1

@@ -167,6 +167,7 @@ def test_greedy_search_is_that_of_masked_log_probs(listed, plain, language):
         {"temperature": 1.3, "num_hypotheses": 4, "seed": 5},
         {"temperature": 0.8, "top_k": 4, "seed": 6},
         {"top_log_probs": 20},
+        {"beam_size": 3, "required": (Requirement("", (Phrase((8,)), Phrase((27, 19)))),)},
     ],
 )
 def test_options_act_as_if_the_other_tokens_were_banned(listed, plain, options):

@@ -9,6 +9,7 @@ from service.bundle.manifest import load_bundle
 from service.errors import StartupError
 from service.runtime.outputs import read_shortlists
 from service.search.options import SearchOptions
+from service.search.phrases import Phrase, Requirement
 from service.settings.settings import Precision, Provider, Settings
 from service.wire import Entry
 from tests.conftest import opened
@@ -29,6 +30,7 @@ class MaskedOracle(Oracle):
 
     def __init__(self, bundle):
         super().__init__(bundle)
+        self.required = ()
         with np.load(bundle / "shortlists.npz") as file:
             self.offsets, self.tokens, self.always = (
                 file[name] for name in ("offsets", "tokens", "always")
@@ -36,7 +38,7 @@ class MaskedOracle(Oracle):
 
     def listed(self, source):
         lists = (self.tokens[self.offsets[each] : self.offsets[each + 1]] for each in source)
-        return {*self.always.tolist()}.union(*(each.tolist() for each in lists))
+        return {*self.always.tolist(), *self.required}.union(*(each.tolist() for each in lists))
 
     def encode(self, ids, gates=None):
         self.mask = np.full(self.config["target_vocab_size"], -np.inf)
@@ -133,6 +135,34 @@ def test_all_options_act_on_listed_tokens_alone(listed):
             np.testing.assert_allclose(one.log_probs, other.log_probs, **TOLERANCE)
             np.testing.assert_allclose(one.entropies, other.entropies, **TOLERANCE)
             assert np.isfinite(one.log_probs).all()
+
+
+def test_tokens_of_required_phrases_are_listed_for_their_sources_too(listed, sources):
+    """Each source requires one that its shortlist lacks; plain searches are in the same batch."""
+    oracle, size = MaskedOracle(listed), Oracle(listed).config["target_vocab_size"]
+    phrases = [max({*range(4, size)} - oracle.listed(each)) for each in sources]
+    plain = {"max_new_tokens": MOST, "beam_size": 2}
+    wanted = [
+        Entry(np.array(source), SearchOptions(**plain, required=required))
+        for source, token in zip(sources, phrases, strict=True)
+        for required in [(), (Requirement("", (Phrase((token,)),)),)]
+    ]
+    with running(load_bundle(listed), FP32) as engine:
+        together = decode_together(engine, wanted, random.Random(1))
+    found = [answer.hypotheses[0] for answer in together]
+    for source, token, without, hypothesis in zip(
+        sources, phrases, found[::2], found[1::2], strict=True
+    ):
+        oracle.required = ()
+        assert token not in without.token_ids
+        np.testing.assert_allclose(
+            without.log_probs, oracle.score(source, without.token_ids)[0], **TOLERANCE
+        )
+        oracle.required = (token,)
+        assert token in hypothesis.token_ids
+        np.testing.assert_allclose(
+            hypothesis.log_probs, oracle.score(source, hypothesis.token_ids)[0], **TOLERANCE
+        )
 
 
 def test_samples_and_alternatives_are_listed(client, oracle, sources):
