@@ -139,7 +139,10 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     measured, proved = halves(pairs)
     if usage.shortlists is not None:
         proofs.append(count_listed(usage.shortlists, pairs, len(texts.start)))
-    lists = make_lists(model, replace(plan, usage=usage), options, proofs, progress)
+    lists, held_out = make_lists(model, replace(plan, usage=usage), options, progress)
+    proofs += held_out
+    raise_failed(proofs)
+    check_size(lists)
     usage = replace(usage, target_lists=lists)
     packages, hashes = versions(*PACKAGES), hash_files(folder)
     trained = TrainedModel(
@@ -218,18 +221,16 @@ def own_texts(checkpoint: Checkpoint) -> Path | None:
 
 
 def make_lists(
-    model: Transformer, plan: Plan, options: Options, proofs: list[Proof], progress: Progress
-) -> dict[str, IdArray]:
-    """Return the tokens of each language that the options name, and add the proofs of these lists.
-    Raise FailedProof if any proof does not hold, and InputError if the lists are too large."""
+    model: Transformer, plan: Plan, options: Options, progress: Progress
+) -> tuple[dict[str, IdArray], list[Proof]]:
+    """Return the tokens of each language that the options name, and the proofs of these lists."""
     lists: dict[str, IdArray] = {}
+    proofs: list[Proof] = []
     for code in options.targets:
         progress(f"decoding texts into {code}, for the list of its tokens")
         lists[code], proof = make_list(model, plan, options, code)
         proofs.append(proof)
-    raise_failed(proofs)
-    check_size(lists)
-    return lists
+    return lists, proofs
 
 
 def make_list(model: Transformer, plan: Plan, options: Options, code: str) -> tuple[IdArray, Proof]:
