@@ -306,6 +306,13 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
         (PRONOUNCE, {"beam_size": 4}, "has beam_size beside inputs: put num_beams into parameters"),
         (PRONOUNCE, {"seed": 1, "max_tokens": 4}, "seed, max_tokens beside inputs: put seed, max_"),
         (PRONOUNCE, {"options": {"num_beams": 4}}, "has num_beams in options: put num_beams into"),
+        (PRONOUNCE, {"options": {"beam_size": 4}}, "has beam_size in options: put num_beams into"),
+        (PRONOUNCE, {"options": {"generate_parameters": {}}}, "has generate_parameters in options"),
+        (
+            PRONOUNCE,
+            {"parameters": {"num_beams": 1, "generate_parameters": {"num_beams": 2}}},
+            "parameters/generate_parameters has num_beams again: send it once",
+        ),
         (PRONOUNCE, {"parameters": {"stream": True}}, "['stream']: put stream beside parameters;"),
         (PRONOUNCE, {"parameter": {"num_beams": 4}}, "parameter is not a field: did you mean para"),
         (
@@ -319,6 +326,13 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
         (PRONOUNCE, {"input": "heed"}, "input is not a field: did you mean inputs?"),
         (FEATURES, {"normalise": False}, "normalise is not a field: did you mean normalize?"),
         (FEATURES, {"parameters": {"prompt_name": "query"}}, "prompt_name is not a field; the fi"),
+        (FEATURES, {"parameters": {"inputs": "a"}}, "has inputs in parameters: put it beside them"),
+        (FEATURES, {"parameters": {"parameters": {}}}, "has parameters in parameters: put it"),
+        (
+            FEATURES,
+            {"normalize": True, "parameters": {"normalize": False}},
+            "has normalize in parameters and beside them: send it once",
+        ),
         (FEATURES, {"truncate": True, "truncation_direction": "left"}, "truncation_direction must"),
         (PRONOUNCE, {"parameters": {"num_beam": 2}}, "['num_beam']: did you mean num_beams?"),
         (PRONOUNCE, {"parameters": {"num_beam_groups": 2}}, "['num_beam_groups']: the parameters"),

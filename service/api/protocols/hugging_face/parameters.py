@@ -149,12 +149,20 @@ def read_truncation(value: Any) -> bool:
 
 
 def flatten(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all parameters that are not null, with those of an object in them."""
+    """Return all parameters that are not null, with those of an object in them. Raise Invalid for
+    one that is in both."""
     nested = given.get(NESTED) or {}
     if not isinstance(nested, dict):
         raise Invalid.at(f"/parameters/{NESTED}", "must be a JSON object")
-    every: dict[str, Any] = {**given, **nested}
-    return {name: each for name, each in every.items() if each is not None and name != NESTED}
+    ours, theirs = map(without_nulls, (given, cast("dict[str, Any]", nested)))
+    if both := [name for name in ours if name in theirs]:
+        raise Invalid.at(f"/parameters/{NESTED}", f"has {shorten(both[0])} again: send it once")
+    every = {**ours, **theirs}
+    return {name: each for name, each in every.items() if name != NESTED}
+
+
+def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in given.items() if each is not None}
 
 
 def check_places(body: Mapping[str, Any], fields: Sequence[str]) -> None:
@@ -162,8 +170,8 @@ def check_places(body: Mapping[str, Any], fields: Sequence[str]) -> None:
     misspelt, or in its `options`."""
     options = body.get("options")
     inside = [*cast("dict[str, Any]", options)] if isinstance(options, dict) else []
-    wrong = [name for name in inside if name in KNOWN and name not in NO_EFFECT]
-    check_place("in options", {name: name for name in wrong})
+    wrong = [name for name in inside if name in ALL and name not in NO_EFFECT]
+    check_place("in options", {name: THEIRS.get(name, name) for name in wrong})
     found = dict[str, str]()
     for name in [name for name in body if name not in fields][:MOST_FAULTS]:
         near = [name] if name in KNOWN else near_fields(name, [*fields, *ALL])

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from service.api.answering.examples import Examples
 from service.api.answering.respond import Computed, respond
@@ -19,9 +20,11 @@ from service.api.endpoints.decode.body import DecodeRequest
 from service.api.endpoints.decode.endpoint import prepare, run_decode
 from service.api.endpoints.encode import EncodeRequest, run_encode
 from service.api.protocols.hugging_face.parameters import (
+    BESIDE,
     Parameters,
     check_places,
     read_parameters,
+    without_nulls,
 )
 from service.api.protocols.hugging_face.tokens import TokenWriter, write_details
 from service.api.reading.call import Call
@@ -147,12 +150,23 @@ class FeatureRequest(Strict):
     @model_validator(mode="before")
     @classmethod
     def read_nested(cls, value: Any) -> Any:
-        """Return the fields with those in `parameters` beside them."""
+        """Return the fields with those in `parameters` beside them. Raise for one that is in both,
+        and for one that does not belong there."""
         if not isinstance(value, dict):
             return value
         given = cast("dict[str, Any]", value)
         nested = given.get("parameters")
-        return {**nested, **given, "parameters": None} if isinstance(nested, dict) else given
+        if not isinstance(nested, dict):
+            return given
+        options = without_nulls(cast("dict[str, Any]", nested))
+        if outside := [name for name in (*BESIDE, "parameters") if name in options]:
+            message = "has {name} in parameters: put it beside them"
+            raise PydanticCustomError("misplaced", message, {"name": outside[0]})
+        beside = without_nulls(given)
+        if both := [name for name in options if name in beside]:
+            message = "has {name} in parameters and beside them: send it once"
+            raise PydanticCustomError("twice", message, {"name": shorten(both[0])})
+        return {**beside, **options, "parameters": None}
 
 
 class HuggingFaceError(BaseModel):
