@@ -10,9 +10,7 @@ from service.formats.labels import width_of
 from service.formats.picture import FONT_SIZE, Cells, Label, Picture
 
 LARGEST_CELL = 28.0
-LARGEST_GRID = (
-    3600.0  # most width or height of all cells of a grid: 200 tokens still fit with labels
-)
+LARGEST_GRID = 3600.0  # width or height of all cells of a grid: 200 tokens still fit with labels
 LINE_HEIGHT = FONT_SIZE + 1
 TITLE_HEIGHT = LINE_HEIGHT + 6
 LONGEST_LABEL = 24  # letters
