@@ -10,7 +10,7 @@ RUNS := runs
 ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --case initialisms --run $(RUNS)
 
-TESTS := test-importers test-engine test-service test-rest test-model test-api test-web
+TESTS := test-engine test-importers test-service test-model test-api test-rest test-web
 
 .DEFAULT_GOAL := all
 .PHONY: all serve test test-long $(TESTS) bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean

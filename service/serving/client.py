@@ -64,6 +64,7 @@ class EngineClient(asyncio.Protocol):
         self.bundle = bundle
         self.process: Process | None = None
         self.ended = asyncio.Event()  # another engine has another client
+        self.heard = 0.0  # when the engine last sent anything, by time.monotonic
         self.close_timeout = CLOSING_SHARE * settings.shutdown_timeout  # seconds
         self._settings = settings
         self._pending: dict[int, asyncio.Future[Any]] = {}  # of replies, by their number
@@ -208,6 +209,7 @@ class EngineClient(asyncio.Protocol):
         Each answer makes work for its request: new connections and probes wait for a few of them,
         not for all rows of a batch.
         """
+        self.heard = time.monotonic()
         waiting = bool(self._received)
         self._received.extend(self._decoder.feed(data))
         if not waiting:

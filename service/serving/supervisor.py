@@ -79,18 +79,21 @@ class Supervisor:
     async def _until_failed(self, engine: EngineClient) -> str:
         """Return why an engine must be replaced, as soon as it must.
 
-        It has ended, has missed MISSES status reports in a row, or has reported no progress for
-        settings.timeout seconds: by then no client waits for what it computes.
+        It has ended, has sent nothing while MISSES status reports in a row were due, or has
+        reported no progress for settings.timeout seconds: by then no client waits for what it
+        computes.
         """
         missed = idle = 0  # reports in a row
         while not engine.ended.is_set():
             await asyncio.sleep(CHECK_EVERY)
+            asked = time.monotonic()
             try:
                 async with asyncio.timeout(PATIENCE):
                     self.reported = status = await engine.status()
             except (TimeoutError, HeedError):
                 self.reported = replace(self.reported, ready=False)
-                missed += 1
+                # a report may come late behind many orders and answers
+                missed = 0 if engine.heard > asked else missed + 1
                 if missed == MISSES:
                     return f"{MISSES} status reports did not come within {PATIENCE:g} seconds"
                 continue

@@ -132,6 +132,36 @@ def test_a_bundle_that_does_not_open_is_tried_again(tiny_bundle, tmp_path, monke
     assert "engine not restarted" in capsys.readouterr().out
 
 
+class Late(EngineClient):
+    """An engine whose status reports never come."""
+
+    asked = 0
+
+    async def status(self):
+        self.asked += 1
+        return await asyncio.Future()
+
+
+def test_an_engine_that_sends_answers_is_kept_though_its_reports_are_late(
+    tiny_bundle, monkeypatch, capsys
+):
+    monkeypatch.setattr(supervisor, "PATIENCE", 1.0)
+    kinds = iter([Late, EngineClient])
+
+    async def run():
+        open_engine = lambda *arguments: next(kinds)(*arguments)  # noqa: E731
+        async with supervised(tiny_bundle, open_engine=open_engine) as served:
+            late = served.engine
+            while late.asked < 2 * supervisor.MISSES:
+                assert len(await answers_of(served)) == 16
+            kept = served.restarts
+            await until(lambda: served.restarts == 1)  # nothing is asked, so nothing is sent
+            return kept
+
+    assert asyncio.run(run()) == 0
+    assert "status reports did not come" in capsys.readouterr().out
+
+
 class Idle(EngineClient):
     """An engine that reports no progress, every time it is asked."""
 
