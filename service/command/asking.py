@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from service.command.errors import describe, error_of, first_bad, place_among, report
 from service.command.flags import ModelPlace
-from service.errors import HeedError
+from service.errors import HeedError, StartupError
 from service.formats.json import JSON, Document
 
 FEWEST, MOST = 8, 256  # texts of a batch
@@ -70,9 +70,11 @@ async def decode_in_order(
 ) -> AsyncGenerator[Decoded]:
     """Yield the texts in batches, in their order. The engine gets as many as `together`, so that it
     is never without work. A batch has as many texts as the model answered in BATCH_SECONDS so far,
-    within these limits. Errors count texts from the first one, or `before` others. Those of texts
-    are raised after the texts before them."""
-    left, waiting = iter(texts), deque[asyncio.Task[tuple[Decoded, HeedError | None]]]()
+    within these limits. Errors count texts from the first one, or `before` others. Those of texts,
+    and of reading them, are raised after the texts before them."""
+    unread = list[Exception]()
+    left = readable(texts, unread)
+    waiting = deque[asyncio.Task[tuple[Decoded, HeedError | None]]]()
     answered, began = 0, time.monotonic()
 
     def next_batch() -> list[str]:
@@ -90,10 +92,20 @@ async def decode_in_order(
                 yield done
                 if failure:
                     raise failure
+        if unread:
+            raise unread[0]
     finally:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)  # before the model is closed
+
+
+def readable(texts: Iterable[str], unread: list[Exception]) -> Iterator[str]:
+    """Yield the texts before one that cannot be read, whose error is added to `unread`."""
+    try:
+        yield from texts
+    except (StartupError, OSError) as error:
+        unread.append(error)
 
 
 async def decode_up_to(

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import chain, islice
@@ -55,10 +55,16 @@ def open_lines(file: Path | None = None, *, keep_ends: bool = False) -> Generato
     ) as stream:
         if file is None and stream.isatty():
             report("reading lines from the terminal; Ctrl-D ends them")
-        try:
-            yield (line if keep_ends else line.rstrip("\r\n") for line in stream)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise StartupError(f"{file} is not a whole gzip file: {error}") from error
+        lines = read_lines(stream, file)
+        yield lines if keep_ends else (line.rstrip("\r\n") for line in lines)
+
+
+def read_lines(stream: Iterable[str], file: Path | None) -> Iterator[str]:
+    """Yield the lines of an open file. Raise StartupError where it is not gzip as its name says."""
+    try:
+        yield from stream
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise StartupError(f"{file} is not a whole gzip file: {error}") from error
 
 
 @contextmanager

@@ -249,8 +249,9 @@ bundle_flag = click.option(
 
 
 def check_url(_: click.Context, __: click.Parameter, url: str | None) -> str | None:
-    if url and not url.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{url} has no http:// before it: give http://{url}")
+    if url and not url.lower().startswith(("http://", "https://")):
+        address = url.rpartition("://")[2]
+        raise click.BadParameter(f"{url} has no http:// before it: give http://{address}")
     return url
 
 

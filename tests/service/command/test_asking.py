@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from service.command.asking import BATCH_SECONDS, decode_in_order
-from service.errors import Fault, Invalid
+from service.errors import Fault, Invalid, StartupError
 
 
 class Paced:
@@ -38,7 +38,7 @@ def decode(model, texts, **limits):
 
     try:
         asyncio.run(run())
-    except Invalid as error:
+    except (Invalid, StartupError) as error:
         return answered, error
     return answered, None
 
@@ -65,6 +65,18 @@ def test_texts_before_a_bad_one_are_answered(bad, together):
     answered, error = decode(Paced(20, {texts[bad], texts[bad + 2]}), texts, together=together)
     assert answered == texts[:bad]
     assert error.faults[0].pointer == f"/source/{bad}"
+
+
+@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("count", [0, 1, 8, 40])
+def test_texts_before_one_that_cannot_be_read_are_answered(count, together):
+    texts, error = [f"text {i}" for i in range(count)], StartupError("is not JSON")
+
+    def read():
+        yield from texts
+        raise error
+
+    assert decode(Paced(20), read(), together=together) == (texts, error)
 
 
 def test_an_error_of_the_whole_request_is_raised():

@@ -231,6 +231,7 @@ def test_every_field_of_a_request_has_a_flag():
         (["decode", "ax", "--bundle", ROOT, "--url", "http://a"], "give --bundle or --url"),
         (["score", "ax", "AE1", "--model", "a"], "--model chooses a model of a service"),
         (["attention", "ax", "--url", "a:1"], "a:1 has no http:// before it: give http://a:1"),
+        (["decode", "ax", "--url", "ftp://a"], "ftp://a has no http:// before it: give http://a"),
         (["serve", "nothing"], f"heed: nothing does not exist: {TAKES}"),
         (["serve", "./nothing"], f"heed: ./nothing does not exist: {TAKES}"),
         (["serve", "../nothing"], f"heed: ../nothing does not exist: {TAKES}"),
@@ -240,7 +241,6 @@ def test_every_field_of_a_request_has_a_flag():
             ["decode", "ax", "--bundle", ROOT / "docs"],
             "docs is not a bundle: it has no bundle.json; write a bundle with",
         ),
-        (["decode", "ax", "--output", "a.tsv"], "give TEXTS or files, not both"),
         (["serve", "owner/my--model"], "heed: owner/my--model is not a folder, nor an id of the"),
         (["serve", f"a/{'b' * 99}"], "bbb is not a folder, nor an id of the hub: "),
         (

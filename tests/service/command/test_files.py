@@ -157,11 +157,13 @@ def test_half_a_surrogate_pair_in_json_is_a_bad_line(heed, tmp_path, output):
     ("line", "said"),
     [("{}", "w.jsonl:2 is not a JSON text, nor an object"), ("heed", "w.jsonl:2 is not a JSON")],
 )
-def test_json_without_a_text_is_refused(heed, tmp_path, line, said):
+def test_json_without_a_text_is_refused_after_the_lines_before(heed, tmp_path, targets, line, said):
     (tmp_path / "w.jsonl").write_text(f'"ax"\n{line}\n')
     refused = heed("decode", "--input", tmp_path / "w.jsonl", "--output", tmp_path / "w.txt")
     assert refused.exit_code == 1
     assert said in refused.stderr
+    (part,) = tmp_path.glob("w.txt.*.part")
+    assert part.read_text() == f"{targets['ax']}\n"
 
 
 @pytest.mark.parametrize(
