@@ -14,6 +14,7 @@ from service.errors import Fault, HeedError, StartupError
 TEXTS = ("source", "target")  # fields that are arguments or lines
 IN_FLAGS = {  # words for requests, and for commands
     'send "split": "sentences"': "give --split sentences",
+    'send "partial": true for the answers to the other sources': "give --partial to go on after it",
     'send "partial": true': "give --partial",
     "half a surrogate pair": "a byte that is not UTF-8",
     "send the header Authorization: Bearer KEY": "set HEED_API_KEY to it",

@@ -59,7 +59,10 @@ class RemoteModel:
 
     async def ask_document(self, path: str, body: Mapping[str, Any]) -> Document:
         """Return the service's answer. Raise HeedError and StartupError."""
-        return json.loads(await self.ask(path, body))
+        answer = await self.ask(path, body)
+        with translated(self._url):
+            document = json.loads(answer)
+            return {**document, "results": document["results"]}
 
 
 @asynccontextmanager

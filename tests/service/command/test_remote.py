@@ -39,6 +39,8 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif failure == 502:
             self.send(502, {}, "text/html")
+        elif isinstance(failure, bytes):  # of a proxy
+            self.send(200, failure, "text/html")
         elif len(body["source"]) > self.server.most:
             self.send_problem(413)
         elif failure != 200:
@@ -54,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send(status, problem, "application/problem+json")
 
     def send(self, status, document, content_type="application/json"):
-        content = json.dumps(document).encode()
+        content = document if isinstance(document, bytes) else json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Retry-After", "0")
         self.send_header("Content-Type", content_type)
@@ -94,6 +96,15 @@ def test_a_service_that_fails_for_a_while_loses_and_repeats_nothing(heed, files,
     assert done.exit_code == 0, done.output
     assert read(files) == CAPITALS
     assert sorted(service.answered) == sorted(LINES)
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b'"later"', b"{}", b"[1]"])
+def test_an_answer_of_something_else_ends_the_command_with_a_line(heed, files, answer):
+    with running([answer]) as service:
+        done = heed("decode", *files, "--url", service.url)
+    assert isinstance(done.exception, SystemExit)  # no other error
+    assert done.exit_code == 1
+    assert "does not answer as a service of Heed does" in done.stderr
 
 
 @pytest.mark.parametrize("most", [1, 100])
