@@ -99,7 +99,8 @@ def test_a_service_that_fails_for_a_while_loses_and_repeats_nothing(heed, files,
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b'"later"', b"{}", b"[1]"])
-def test_an_answer_of_something_else_ends_the_command_with_a_line(heed, files, answer):
+def test_an_answer_of_something_else_ends_the_command_with_a_line(heed, files, answer, monkeypatch):
+    monkeypatch.setattr("service.command.files.TOGETHER", 1)  # no other request is in progress
     with running([answer]) as service:
         done = heed("decode", *files, "--url", service.url)
     assert isinstance(done.exception, SystemExit)  # no other error
