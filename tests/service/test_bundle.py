@@ -183,7 +183,7 @@ def test_a_contradictory_manifest_is_refused(copy, changes, said):
 def test_another_format_is_refused_with_the_way_out(copy, version):
     """Whatever else the manifest lacks, as a bundle of format 1 does."""
     (copy / "bundle.json").write_text(json.dumps({"format_version": version, "name": "old"}))
-    said = f"has format {version}; this Heed reads format 2: export it again with `python -m model"
+    said = f"has format {version}; this Heed reads format 2: export it again with `heed export"
     with pytest.raises(StartupError, match=said):
         load_bundle(copy)
 
