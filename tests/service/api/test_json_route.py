@@ -116,7 +116,9 @@ def test_only_a_large_body_is_read_outside_the_thread_of_the_event_loop(fault):
 
     app = FastAPI()
     app.router.add_api_route("/x", endpoint, methods=["POST"], route_class_override=JsonRoute)
-    app.state.service = SimpleNamespace(settings=Settings(), classes=one_of_each_class())
+    app.state.service = SimpleNamespace(
+        settings=Settings(), classes=one_of_each_class(), ending=False
+    )
     app.state.paths = Paths("", [], {}, {})
     app.add_middleware(Door, limits=limits_of(Admission(9, 60.0)))  # which sets the deadline
     app.add_middleware(Observe, metrics=RequestMetrics(), tracer=None, quiet=QUIET)

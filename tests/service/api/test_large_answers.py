@@ -92,17 +92,17 @@ def test_a_large_answer_is_compressed_as_others_are(large):
 
 
 @pytest.mark.parametrize(
-    ("path", "name"),
+    ("path", "module", "name"),
     [
-        ("decode", "write_decoded"),
-        ("attribution", "make_pairs"),
-        ("attribution", "make_rows"),
-        ("attribution", "write_attribution"),
+        ("decode", "decode.endpoint", "write_decoded"),
+        ("attribution", "attribution", "make_pairs"),
+        ("attribution", "attribution", "make_rows"),
+        ("attribution", "attribution", "write_attribution"),
     ],
 )
-def test_one_thread_at_a_time_keeps_the_event_loop_waiting(client, monkeypatch, path, name):
+def test_one_thread_at_a_time_keeps_the_event_loop_waiting(client, monkeypatch, path, module, name):
     """However many requests come at once: all that is not left to the engine."""
-    endpoint = import_module(f"service.api.endpoints.{path}")
+    endpoint = import_module(f"service.api.endpoints.{module}")
     work, inside, most = getattr(endpoint, name), [], []
 
     def counted(*args):
