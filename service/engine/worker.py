@@ -223,7 +223,8 @@ class Worker:
         gates = self._encoder_gates(entries) if jobs[0].ablates_encoder else None
         sources = [entry.source_ids for entry in entries]
         wants_memory = any(job.wants_memory for job in jobs)
-        required = [each.search.required_tokens if each.search else () for each in entries]
+        searches = [each.search for each in entries]
+        required = [each.required_tokens if each and each.required else () for each in searches]
         memory, cross = self._session.encode(sources, gates, wants_memory, required)
         ended = time.monotonic()
         joining: dict[BatchKey, list[int]] = {}  # places in `jobs`
@@ -253,7 +254,7 @@ class Worker:
         if search.allowed_targets or job.ablates_decoder:
             return False, ()
         language = job.entry.language
-        has_list = self._session.lists(language, search.required_tokens)
+        has_list = bool(language) and self._session.lists(language, search.required_tokens)
         return self._session.shortlists is not None, language if has_list else ()
 
     def _join(self, key: BatchKey, jobs: list[Job], cross: Cross, places: list[int]) -> None:

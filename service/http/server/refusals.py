@@ -55,9 +55,7 @@ class Refusals:
     def turn_away(self, connection: socket.socket) -> bool:
         """Answer and close a new connection if its request would wait too long, and return whether
         it would: to set up a connection takes twice as long. Protocol judges the others, and those
-        whose request has not arrived whole."""
-        if not self.admission.crowded:
-            return False
+        whose request has not arrived whole. Without a crowd nothing is late."""
         with suppress(OSError):  # nothing has arrived yet, or the connection is broken
             data = connection.recv(FIRST, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             request = Glance(data)

@@ -54,7 +54,8 @@ class Listener(socket.socket):
             while not self._pausing and self._accepted < MOST_AT_ONCE:
                 accepted = self._accept_within_limit()
                 self._accepted += 1
-                if not self.limits.refusals.turn_away(accepted[0]):
+                refusals = self.limits.refusals
+                if not (refusals.admission.crowded and refusals.turn_away(accepted[0])):
                     self.limits.open += 1
                     self.limits.coming += 1
                     return accepted
