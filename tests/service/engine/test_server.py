@@ -195,7 +195,9 @@ def test_an_engine_obeys_orders_until_it_has_finished(tiny_bundle):
         client.order(submit(10, entries(1)))
         assert len(client.replies(1)[10].hypotheses) == 4
         client.order(*map(Cancel, [10, 11, 11, 999]))
+        process.send_signal(signal.SIGSTOP)  # the orders reach it together, however long this takes
         client.order(submit(100, entries(60, max_new_tokens=40)), *map(Cancel, range(100, 130)))
+        process.send_signal(signal.SIGCONT)
         assert client.replies(30).keys() == {*range(130, 160)}
         status = None
         while status is None or status.rows:  # cancelled rows leave at the next step
