@@ -121,7 +121,9 @@ class EngineServer:
                     job.result.cancel()
                 case AskStatus(number):
                     self.send(number, engine.status)
-                case Close():  # in a thread, so that orders to cancel are still obeyed
+                case Close():
+                    engine.queue.close()  # before the next order, which may be a request
+                    # in a thread, so that orders to cancel are still obeyed
                     threading.Thread(target=self._close, args=(engine,), daemon=True).start()
                 case _:  # an order to cancel an entry that already has its outcome
                     pass
