@@ -14,7 +14,9 @@ from service.serving.client import EngineClient
 from service.settings.settings import Provider, Settings
 from service.wire import REPLIES, Entry, FrameDecoder, Open, Opened, Submit, encode_message
 
-SETTINGS = Settings(provider=Provider.cpu, max_rows=400, max_sources=100, threads=2)
+SETTINGS = Settings(
+    provider=Provider.cpu, max_rows=400, max_sources=100, threads=2, shutdown_timeout=600.0
+)  # a slow machine must not kill an engine that closes
 
 
 @asynccontextmanager
@@ -28,8 +30,13 @@ async def running(bundle):
         await client.close()
 
 
-def entries(count, max_new_tokens=9, selection=NO_ATTENTION):
-    search = SearchOptions(max_new_tokens=max_new_tokens, beam_size=4, num_hypotheses=4)
+def entries(count, max_new_tokens=9, selection=NO_ATTENTION, min_new_tokens=0):
+    search = SearchOptions(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
+        beam_size=4,
+        num_hypotheses=4,
+    )
     return [Entry(np.array([4, 5 + i % 4]), search, selection=selection) for i in range(count)]
 
 
@@ -46,8 +53,9 @@ class Peer:
         self._connection.sendall(b"".join(encode_message(number, message)))
 
     def order(self, *orders):
-        for order in orders:
-            self.send(0, order)
+        """Send orders as one piece, so that the other end gets them together."""
+        frames = (frame for order in orders for frame in encode_message(0, order))
+        self._connection.sendall(b"".join(frames))
 
     def receive(self):
         """Return the next order or reply, and its number."""
