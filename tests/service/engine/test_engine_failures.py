@@ -111,7 +111,7 @@ def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch
     with running(tiny_bundle, ONE_WORKER) as engine:
         begun, go_on = hold_steps(engine)
         (first,) = put(engine, [entry([4, 5], 20)])
-        assert begun.wait(10)
+        assert begun.wait(60)
         with monkeypatch.context() as broken:
             broken.setattr(Cache, "insert", out_of_memory)
             (second,) = put(engine, [entry([4, 5], 20)])
@@ -129,7 +129,7 @@ def hold_steps(engine):
 
     def held(*arguments):
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return step(*arguments)
 
     engine.session.step = held
@@ -158,7 +158,7 @@ def test_a_failure_while_cancelled_rows_leave_ends_no_worker(tiny_bundle, monkey
     with running(tiny_bundle, ONE_WORKER) as engine:
         begun, go_on = hold_steps(engine)
         kept, cancelled = put(engine, [entry([4, 5], 20)] * 2)
-        assert begun.wait(10)
+        assert begun.wait(60)
         with monkeypatch.context() as broken:
             broken.setattr(Cache, "compact", out_of_memory)
             cancelled.result.cancel()
@@ -190,7 +190,7 @@ def test_a_dying_worker_fails_what_it_holds_and_is_not_ready(tiny_bundle, monkey
         begun, go_on = hold_steps(engine)
         monkeypatch.setattr("service.engine.worker.log_error", out_of_memory)
         jobs = put(engine, [entry([4, 5], 9), entry([4, 5], 9, beam_size=3)])  # two batches
-        assert begun.wait(10)
+        assert begun.wait(60)
         jobs += put(engine, [entry([4, 5], 9)] * 4)
         assert engine.status.ready
         go_on.set()
@@ -205,7 +205,7 @@ def test_a_stalled_worker_is_not_ready(tiny_bundle, monkeypatch):
     with running(tiny_bundle) as engine:
         begun, go_on = hold_steps(engine)
         (one,) = put(engine, [entry([4], max_new_tokens=2)])
-        assert begun.wait(10)
+        assert begun.wait(60)
         assert engine.status.ready
         monkeypatch.setattr("service.engine.engine.STALLED_AFTER", 0.0)
         assert not engine.status.ready

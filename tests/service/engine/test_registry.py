@@ -53,7 +53,7 @@ def test_a_model_that_is_always_used_is_closed_after_the_timeout():
         async with registry_of(TINY, timeout=0.2) as registry:
             model = registry.served["tiny"]
             model.use()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await registry.unload("tiny")
             assert not registry.served
             with pytest.raises(Unavailable):
