@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from fastapi import applications
 from fastapi.testclient import TestClient
+from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import settings as hypothesis_settings
 
 from service.app import create_app
@@ -34,8 +35,10 @@ TINY = Path(__file__).parent / "fixtures" / "tiny"
 
 
 def pytest_configure():
-    """Let the garbage collector run more rarely, as it does in the service's own processes."""
+    """Let the garbage collector run more rarely, as it does in the service's own processes. Let
+    httpx2 wait for a minute, not 5 seconds: machines are slow at times."""
     gc.set_threshold(20_000)
+    vars(DEFAULT_TIMEOUT_CONFIG).update(connect=60.0, read=60.0, write=60.0, pool=60.0)
 
 
 def pytest_collection_finish():
@@ -195,10 +198,13 @@ def limit(client):
     client.app.state.service.settings = settings
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+@contextlib.contextmanager
+def reserved_port():
+    """A port for a server that sets SO_REUSEADDR. The system gives it to no other process."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -214,7 +220,7 @@ def serving(*flags):
             yield f"http://127.0.0.1:{SERVING.search(said.read_text())[1]}"
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(60)
 
 
 def is_ready(address):

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.conftest import free_port, is_ready
+from tests.conftest import is_ready, reserved_port
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -71,13 +71,17 @@ def test_the_wheel_has_every_file_of_both_packages(wheel):
 def test_the_command_serves_from_a_folder_with_modules_of_the_same_names(scripts, tmp_path):
     for name in ("model.py", "service.py"):
         (tmp_path / name).write_text("raise SystemExit('a file of the user has run')")
-    port = str(free_port())
-    command = [scripts / "heed", "serve", "--port", port]
-    address = f"http://127.0.0.1:{port}"
     with (
-        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process,
-        httpx2.Client(base_url=address) as client,
+        reserved_port() as port,
+        subprocess.Popen(
+            [scripts / "heed", "serve", "--port", str(port)],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client,
     ):
+        address = str(client.base_url)
         wait_until(lambda: is_ready(address) or process.poll() is not None)
         answer = client.post("/v1/decode", json={"source": "knight"}).json()
         pages = [client.get(path).status_code for path in ("/", "/docs", "/web/page/app.js")]

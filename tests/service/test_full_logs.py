@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 import httpx2
 import pytest
 
-from tests.conftest import TINY, free_port, is_ready
+from tests.conftest import TINY, is_ready, reserved_port
 from tests.waiting import wait_until
 
 REQUESTS, CLIENTS = 3000, 8
@@ -25,24 +25,24 @@ BODY = json.dumps({"source": "red", "max_new_tokens": 1})
 def serving(log):
     """A service whose standard output is the file descriptor `log`; if None, it and standard error
     are closed."""
-    port = free_port()
-    command = f"exec {sys.executable} -m service --port {port} --bundles {TINY}"
-    if log is None:
-        command += " >&- 2>&-"
-    process = subprocess.Popen(["sh", "-c", command], stdout=log, stderr=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: is_ready(f"http://127.0.0.1:{port}") or process.poll() is not None)
-        yield process, port
-    finally:
-        process.kill()
-        process.wait()
+    with reserved_port() as port:
+        command = f"exec {sys.executable} -m service --port {port} --bundles {TINY}"
+        if log is None:
+            command += " >&- 2>&-"
+        process = subprocess.Popen(["sh", "-c", command], stdout=log, stderr=subprocess.DEVNULL)
+        try:
+            wait_until(lambda: is_ready(f"http://127.0.0.1:{port}") or process.poll() is not None)
+            yield process, port
+        finally:
+            process.kill()
+            process.wait()
 
 
 def send(port, count):
     """Send so many requests, one after the other; return the statuses."""
     headers = {"Content-Type": "application/json", "X-Request-Id": LONG_ID}
     statuses = []
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         for _ in range(count):
             connection.request("POST", "/v1/decode", BODY, headers)
             answer = connection.getresponse()
@@ -69,7 +69,7 @@ def told(lines):
 
 def end(process):
     process.send_signal(signal.SIGTERM)
-    return process.wait(20)
+    return process.wait(60)
 
 
 def test_a_log_that_nobody_reads_blocks_nothing():

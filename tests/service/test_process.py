@@ -130,7 +130,7 @@ def test_help_is_printed():
 def test_a_signal_ends_the_service_cleanly(number):
     with running("-m", "service") as (process, _):
         process.send_signal(number)
-        rest, _ = process.communicate(timeout=30)
+        rest, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "Finished server process" in rest
     assert "Traceback" not in rest
@@ -178,7 +178,7 @@ def test_no_client_delays_the_end_of_the_service_until_its_own_timeout(sent, unt
         while until not in received:
             received += client.recv(1024)
         process.terminate()
-        rest, _ = process.communicate(timeout=30)  # TimeoutExpired if it waits for the client
+        rest, _ = process.communicate(timeout=60)  # TimeoutExpired if it waits for the client
     assert process.returncode == 0
     assert "Finished server process" in rest
 
@@ -202,7 +202,7 @@ def test_a_stream_that_outlives_the_service_ends_with_an_error(stops):
             os.kill(int(engine), signal.SIGSTOP)
         process.terminate()
         rest = incoming.read()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert process.returncode == 0
     (problem,) = re.findall(rb"event: error\r?\ndata: (.*)", rest)
     assert json.loads(problem)["status"] == 503
@@ -219,7 +219,7 @@ def test_a_service_that_cannot_end_in_time_is_killed(capfd):
         assert client.recv(1)
         (engine,) = children_of(process)
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Timeout" in capfd.readouterr().err
     wait_until(lambda: not Path("/proc", engine).exists())

@@ -198,7 +198,7 @@ def test_the_number_of_running_and_waiting_requests_is_limited(client, one_core,
 
     def attend(*arguments):
         running.append(arguments)
-        free.wait(10)
+        free.wait(60)
         return type(mechanisms).attend(mechanisms, *arguments)
 
     monkeypatch.setattr(mechanisms, "attend", attend, raising=False)

@@ -27,7 +27,7 @@ ENDPOINTS = ["/v1/decode", "/v1/attention", "/v1/encode"]
 @pytest.mark.parametrize("path", ENDPOINTS)
 def test_a_body_that_cannot_be_read_is_refused(server, path, content, content_type, status, code):
     headers = {"content-type": content_type}
-    answer = httpx2.post(server + path, content=content, headers=headers, timeout=30)
+    answer = httpx2.post(server + path, content=content, headers=headers, timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer.headers["content-type"] == "application/problem+json"
     assert httpx2.get(f"{server}/readyz").status_code == 200

@@ -82,13 +82,13 @@ def test_a_small_text_does_not_wait_for_large_ones():
 
     def large():
         begun.set()
-        assert end.wait(10)
+        assert end.wait(60)
         return "large"
 
     async def run():
         call = new_call()
         reads = [asyncio.ensure_future(call.compute_reading(large, size)) for size in SIZES]
-        assert await asyncio.to_thread(begun.wait, 10)
+        assert await asyncio.to_thread(begun.wait, 60)
         small = await call.compute_reading(lambda: "small", SMALL)
         end.set()
         return [small, *await asyncio.gather(*reads)]
@@ -104,11 +104,11 @@ def test_what_is_not_read_when_the_service_ends_is_refused():
 
         def hold():
             begun.set()
-            return free.wait(20)
+            return free.wait(60)
 
         first = asyncio.ensure_future(call.compute_reading(hold, LARGE))
         others = [asyncio.ensure_future(call.compute_reading(hold, size)) for size in SIZES[:2]]
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(begun.wait, 60)
         call.service.ending = True
         free.set()
         return await asyncio.gather(first, *others, return_exceptions=True)

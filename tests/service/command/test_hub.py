@@ -13,7 +13,7 @@ import pytest
 from service.bundle.manifest import FORMAT_VERSION, load_bundle
 from service.command.serve import find_bundle, find_model_folder
 from service.errors import StartupError
-from tests.conftest import free_port, is_ready
+from tests.conftest import is_ready, reserved_port
 from tests.hub import JUNK, hub_of
 from tests.waiting import wait_until
 
@@ -291,14 +291,14 @@ def write_checkpoint(folder):
 
 def ask():
     """Serve the model until it has answered."""
-    port = free_port()
-    address = f"http://127.0.0.1:{port}"
-    process = subprocess.Popen(
-        serve(MODEL, "--port", str(port)), cwd=ROOT, stdout=subprocess.DEVNULL
-    )
-    try:
-        wait_until(lambda: is_ready(address) or process.poll() is not None, 600)
-        return httpx2.post(f"{address}/v1/decode", json={"source": "Hello"}).json()
-    finally:
-        process.terminate()
-        process.wait(30)
+    with reserved_port() as port:
+        address = f"http://127.0.0.1:{port}"
+        process = subprocess.Popen(
+            serve(MODEL, "--port", str(port)), cwd=ROOT, stdout=subprocess.DEVNULL
+        )
+        try:
+            wait_until(lambda: is_ready(address) or process.poll() is not None, 600)
+            return httpx2.post(f"{address}/v1/decode", json={"source": "Hello"}).json()
+        finally:
+            process.terminate()
+            process.wait(60)

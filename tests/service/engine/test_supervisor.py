@@ -20,7 +20,7 @@ from tests.service.engine.clients import SETTINGS, entries, running
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    """Look often, start another engine soon, and wait for reports as long as a slow machine needs."""
+    """Look often and start another engine soon, but wait long for a report of a slow machine."""
     monkeypatch.setattr(supervisor, "CHECK_EVERY", 0.03)
     monkeypatch.setattr(supervisor, "PATIENCE", 60.0)
     monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.05)

@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 import httpx2
 import pytest
 
-from tests.conftest import free_port, is_ready
+from tests.conftest import is_ready, reserved_port
 from tests.service.http.sockets import connect
 from tests.service.processes import running
 from tests.waiting import wait_until
@@ -38,30 +38,33 @@ PREFIX = ["--root-path", "/heed", "--trusted-proxies", "127.0.0.1"]
 @pytest.fixture(scope="module")
 def port():
     """The port of a service below /heed that does not wait long for first requests."""
-    with running("-m", "service", *PREFIX, "--idle-timeout", "0.5") as (_, port):
+    with running("-m", "service", *PREFIX, "--idle-timeout", "3") as (_, port):
         yield port
 
 
 @pytest.fixture(scope="module")
 def proxies(port, tmp_path_factory):
     """The address of the service behind nginx: with its prefix passed on, and stripped."""
-    folder, ports = tmp_path_factory.mktemp("nginx"), {"kept": free_port(), "stripped": free_port()}
-    (folder / "conf").write_text(
-        CONFIGURATION.format(
-            folder=folder,
-            upstream=UPSTREAM.replace("127.0.0.1:8000", f"127.0.0.1:{port}"),
-            location=LOCATION,
-            stripping=STRIPPED,
-            **ports,
+    folder = tmp_path_factory.mktemp("nginx")
+    with reserved_port() as kept, reserved_port() as stripped:
+        (folder / "conf").write_text(
+            CONFIGURATION.format(
+                folder=folder,
+                upstream=UPSTREAM.replace("127.0.0.1:8000", f"127.0.0.1:{port}"),
+                location=LOCATION,
+                stripping=STRIPPED,
+                kept=kept,
+                stripped=stripped,
+            )
         )
-    )
-    process = subprocess.Popen(["nginx", "-p", folder, "-e", "stderr", "-c", folder / "conf"])
-    addresses = {name: f"http://127.0.0.1:{each}/heed" for name, each in ports.items()}
-    wait_until(lambda: is_ready(addresses["stripped"]) or process.poll() is not None)
-    assert process.poll() is None, "nginx did not start"
-    yield addresses
-    process.terminate()
-    process.wait(10)
+        process = subprocess.Popen(["nginx", "-p", folder, "-e", "stderr", "-c", folder / "conf"])
+        ports = {"kept": kept, "stripped": stripped}
+        addresses = {name: f"http://127.0.0.1:{each}/heed" for name, each in ports.items()}
+        wait_until(lambda: is_ready(addresses["stripped"]) or process.poll() is not None)
+        assert process.poll() is None, "nginx did not start"
+        yield addresses
+        process.terminate()
+        process.wait(60)
 
 
 @pytest.fixture(params=["kept", "stripped"])
@@ -72,7 +75,7 @@ def proxy(proxies, request):
 def ask(address, body=None, **headers):
     """The status, the headers and the body of an answer."""
     method = "POST" if body else "GET"
-    answer = httpx2.request(method, address, json=body, headers=headers, timeout=30)
+    answer = httpx2.request(method, address, json=body, headers=headers, timeout=60)
     return answer.status_code, answer.headers, answer.content
 
 
@@ -119,7 +122,7 @@ def test_arrays_and_pictures_come_through(proxy, port, media_type):
 
 def test_events_come_through_one_by_one(proxy):
     body = {"source": ["transformer"] * 64, "beam_size": 8, "stream": True}
-    with httpx2.stream("POST", f"{proxy}/v1/decode", json=body, timeout=30) as answer:
+    with httpx2.stream("POST", f"{proxy}/v1/decode", json=body, timeout=60) as answer:
         parts = answer.iter_raw()
         first = next(parts)
         assert first.startswith(b"event: beam\n")
