@@ -22,7 +22,7 @@ END = b"}}\n"  # of an answer of /v1/decode
 def open_to(server):
     """A connection that sends each part of a request as it gets it."""
     address = urlsplit(server)
-    connection = socket.create_connection((address.hostname, address.port), timeout=20)
+    connection = socket.create_connection((address.hostname, address.port), timeout=60)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
@@ -83,7 +83,7 @@ def connect(port, buffer=None):
     client = socket.socket()
     if buffer:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    client.settimeout(20)
+    client.settimeout(60)
     client.connect(("127.0.0.1", port))
     return client
 
@@ -95,20 +95,24 @@ def post(path, body, length=None, accept="*/*"):
     return f"{head}\r\ncontent-length: {length or len(content)}\r\n\r\n".encode() + content
 
 
-def received_until_closed(client, drip, seconds=20):
-    """What the service sends to a client that sends `drip` again and again."""
-    received, end = b"", time.monotonic() + seconds
+def received_until_closed(client, drip=b""):
+    """What the service sends to a client that sends `drip` whenever it has received nothing for a
+    tenth of a second."""
+    received, end = b"", time.monotonic() + 60
     client.settimeout(0.1)
-    with contextlib.suppress(ConnectionError):
-        while time.monotonic() < end:
-            with contextlib.suppress(TimeoutError):
-                data = client.recv(1 << 16)
-                if not data:
-                    return received
-                received += data
-            client.sendall(drip)
-        pytest.fail("the connection was not closed")
-    return received
+    while time.monotonic() < end:
+        try:
+            data = client.recv(1 << 16)
+        except TimeoutError:
+            with contextlib.suppress(ConnectionError):  # what was sent before the end can be read
+                client.sendall(drip)
+        except ConnectionError:
+            return received
+        else:
+            if not data:
+                return received
+            received += data
+    pytest.fail("the connection was not closed")
 
 
 NUMBERS = [0.5] * 1200

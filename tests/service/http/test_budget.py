@@ -127,7 +127,7 @@ def test_a_large_answer_waits_for_another_to_be_read(port, request_):
         with pytest.raises(TimeoutError):
             answer_of(second)
         first.close()
-        second.settimeout(30)
+        second.settimeout(60)
         assert answer_of(second)[0] == 200
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import resource
 import select
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -26,15 +27,31 @@ resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))
 from service.__main__ import main
 main()
 """
-PROMPT = ["-m", "service", "--idle-timeout", "0.5", "--timeout", "1", "--keep-alive-timeout", "3"]
+PROMPT = ["-m", "service", "--idle-timeout", "0.5", "--timeout", "1", "--keep-alive-timeout", "5"]
 
 
 @pytest.fixture(scope="module")
-def port():
-    """The port of a service that waits half a second for headers, three for another request, and
-    one for all else."""
-    with running(*PROMPT) as (_, port):
-        yield port
+def service():
+    """A service that waits half a second for headers, five for another request, and one for all
+    else; and its port."""
+    with running(*PROMPT) as service:
+        yield service
+
+
+@contextlib.contextmanager
+def sending(service, *requests):
+    """A connection for each request, which has been sent before the service looks at it: however
+    slow the machine is, it comes in time."""
+    process, port = service
+    with contextlib.ExitStack() as stack:
+        process.send_signal(signal.SIGSTOP)
+        try:
+            clients = [stack.enter_context(connect(port)) for _ in requests]
+            for client, request in zip(clients, requests, strict=True):
+                client.sendall(request)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        yield clients
 
 
 UNFINISHED = {  # what a client sends at once, and again and again, and the statuses that it gets
@@ -53,17 +70,12 @@ UNFINISHED = {  # what a client sends at once, and again and again, and the stat
 
 
 @pytest.fixture(scope="module")
-def told(port):
+def told(service):
     """What each of these clients, which come together, is told until it is left."""
-
-    def wait_for_end(case):
-        sent, drip, _ = case
-        with connect(port) as client:
-            client.sendall(sent)
-            return received_until_closed(client, drip)
-
-    with ThreadPoolExecutor(len(UNFINISHED)) as pool:
-        return dict(zip(UNFINISHED, pool.map(wait_for_end, UNFINISHED.values()), strict=True))
+    requests, drips, _ = zip(*UNFINISHED.values(), strict=True)
+    with sending(service, *requests) as clients, ThreadPoolExecutor(len(clients)) as pool:
+        received = pool.map(received_until_closed, clients, drips)
+        return dict(zip(UNFINISHED, received, strict=True))
 
 
 @pytest.mark.parametrize("kind", UNFINISHED)
@@ -75,12 +87,11 @@ def test_a_client_that_sends_no_whole_request_is_told_so_and_left(told, kind):
         assert b"within 0.5 seconds" in answers or b"within 1 seconds" in answers
 
 
-def test_a_connection_that_was_answered_is_kept_for_longer(port):
+def test_a_connection_that_was_answered_is_kept_for_longer(service):
     """A proxy may send a request on it just when it is closed: that must not be before the proxy
     closes it. A part of a next request has no more time than that of a first."""
-    with connect(port) as new, connect(port) as answered, connect(port) as begun:
+    with sending(service, b"", PROBE, PROBE) as (new, answered, begun):
         for each in (answered, begun):
-            each.sendall(PROBE)
             receive(each, OK)
         begun.sendall(PROBE[:9])
         assert new.recv(1) == b""
@@ -90,26 +101,29 @@ def test_a_connection_that_was_answered_is_kept_for_longer(port):
         assert answered.recv(1) == b""
 
 
-def get_early_answer(client):
+BODILESS = post("/nowhere", {})[:-2]
+
+
+def end_body_after_answer(client):
     """Read an answer that comes before the end of the request's body, and send this end."""
-    client.sendall(post("/nowhere", {})[:-2])
     receive(client, b'"errors":[]}\n')
     client.sendall(b"{}")
 
 
-def test_a_client_that_is_answered_before_its_body_ends_is_told_nothing_more(port):
-    with connect(port) as client:
-        get_early_answer(client)
+def test_a_client_that_is_answered_before_its_body_ends_is_told_nothing_more(service):
+    with sending(service, BODILESS) as (client,):
+        end_body_after_answer(client)
         assert client.recv(1) == b""
 
 
-def test_a_client_that_is_answered_before_its_body_ends_may_ask_again(port):
+def test_a_client_that_is_answered_before_its_body_ends_may_ask_again(service):
     """It then has no more time for headers than others."""
-    with connect(port) as client:
-        get_early_answer(client)
+    with sending(service, BODILESS) as (client,):
+        end_body_after_answer(client)
         client.sendall(PROBE)
         receive(client, OK)
-        get_early_answer(client)
+        client.sendall(BODILESS)
+        end_body_after_answer(client)
         client.sendall(PROBE[:-1])
         assert client.recv(1 << 16).startswith(b"HTTP/1.1 408")
 
@@ -117,6 +131,11 @@ def test_a_client_that_is_answered_before_its_body_ends_may_ask_again(port):
 def get_answer(client):
     client.sendall(PROBE)
     receive(client, OK)
+
+
+def get_early_answer(client):
+    client.sendall(BODILESS)
+    end_body_after_answer(client)
 
 
 def test_clients_that_were_answered_give_way():
@@ -141,10 +160,20 @@ UNREAD = {
 }
 
 
+UNREAD_FOR_6 = """
+from service.http.server import server
+Connections = server.Connections
+server.Connections = lambda most, idle_timeout, _: Connections(most, idle_timeout, 6.0)
+from service.__main__ import main
+main()
+"""
+
+
 @pytest.fixture(scope="module")
 def waiting_port():
-    """The port of a service with time for the work on large answers."""
-    with running("-m", "service", "--timeout", "6") as (_, port):
+    """The port of a service that waits six seconds for its clients to read, and has a minute for
+    the work on large answers."""
+    with running("-c", UNREAD_FOR_6) as (_, port):
         yield port
 
 
@@ -181,17 +210,14 @@ def test_a_client_that_reads_slowly_gets_the_whole_answer(waiting_port):
                 time.sleep(0.05)
 
 
-def test_requests_sent_at_once_are_answered_in_order_up_to_a_limit(port):
+def test_requests_sent_at_once_are_answered_in_order_up_to_a_limit(service):
     paths = ["/livez", "/v1/models", "/nowhere"] * 34
     request = "".join(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n" for path in paths).encode()
-    with connect(port) as client:
-        client.sendall(request)
-        answers = received_until_closed(client, b"")
+    with sending(service, request, PROBE * 500) as (client, other):
+        answers = received_until_closed(client)
+        assert received_until_closed(other).count(b"HTTP/1.1 200") < 500
     statuses = [int(part[:3]) for part in answers.split(b"HTTP/1.1 ")[1:]]
     assert statuses == [200, 200, 404] * 34
-    with connect(port) as client:
-        client.sendall(PROBE * 500)
-        assert received_until_closed(client, b"").count(b"HTTP/1.1 200") < 500
 
 
 def ask(port):
@@ -224,7 +250,6 @@ def test_many_idle_connections_shut_nobody_out():
             with crowd(port, 150, sent) as clients:
                 assert [ask(port) for _ in range(20)] == [b"HTTP/1.1 200"] * 20
                 oldest, newest = clients[0], clients[-1]
-                oldest.settimeout(20)
                 with contextlib.suppress(ConnectionError):
                     assert oldest.recv(1) == b""
                 newest.setblocking(False)

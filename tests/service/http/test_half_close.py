@@ -96,4 +96,4 @@ def test_the_work_for_a_client_that_left_is_given_up(server, sent, reads, first)
         received = b""
         while reads not in received:
             received += connection.recv(1 << 16)
-    wait_until(lambda: count_left(server) > before, 20)
+    wait_until(lambda: count_left(server) > before)

@@ -174,10 +174,11 @@ def test_the_last_spans_are_sent_before_the_end_or_given_up(monkeypatch, taken):
         threading.Thread(target=collector.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{collector.server_port}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
-        with running("-m", "service", "--shutdown-timeout", "5") as (process, port):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1000")  # more than the service has to end
+        with running("-m", "service") as (process, port):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models").close()
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
         collector.shutdown()
     assert process.returncode == 0
     assert taken is None or len(taken) == 1
