@@ -8,7 +8,7 @@ from tests.web.places import places
 from tests.web.screens import SIZES, check_accessible
 
 LINES = "attention\n\n* * *\nheed\n transformer\n"
-BESIDE = "/#model=g2p-en&source=knight&beside=%23model%3Dg2p-en%26source%3Dnight"
+BESIDE = "/#model=g2p-en&source=knight&beside=model%3Dg2p-en%26source%3Dnight"
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
 

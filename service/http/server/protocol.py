@@ -22,6 +22,9 @@ from service.http.server.head import Parser, check_head, check_upgrade
 from service.http.server.refusals import Refusals
 
 MOST_FRAMING = 64 << 10  # bytes
+TOO_LONG = (
+    f"the request line and headers exceed {MOST_FRAMING} bytes, which is the limit: send fewer"
+)
 MOST_HEADERS = 256  # of a request: whoever looks for one goes through all of them
 MOST_PIPELINED = 128  # requests of one connection that wait for the answer to an earlier one
 LOOKS = 4  # at an unread answer, in the seconds that a client may read nothing
@@ -155,8 +158,7 @@ class Protocol(HttpToolsProtocol):
             return self._turn_away()
         if self._framing > MOST_FRAMING and not self.transport.is_closing():
             self._in_body |= self._begun > 0 and self._finished  # its end came with these bytes
-            most = f"{MOST_FRAMING} bytes, which is the limit: send fewer"
-            self._end(Unparsable(f"the request line and headers exceed {most}"))
+            self._end(Unparsable(TOO_LONG))
         return None
 
     def _turn_away(self) -> None:
@@ -205,6 +207,8 @@ class Protocol(HttpToolsProtocol):
         if parser.should_upgrade():
             return check_upgrade(parser.get_method(), headers)
         check_head(parser.get_http_version(), self.url, headers)
+        if len(self.url) + sum(len(name) + len(value) for name, value in headers) > MOST_FRAMING:
+            raise Unparsable(TOO_LONG)  # the bytes received with it hold other requests, too
         if len(self.pipeline) >= MOST_PIPELINED:
             most = f"{MOST_PIPELINED} requests, which is the limit, wait on this connection"
             raise Unparsable(f"{most}: send the next after an answer")

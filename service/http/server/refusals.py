@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from service.errors import HeedError, Overloaded
 from service.http.messages.problems import ErrorForm, form_at, write_whole_answer
-from service.http.middleware.door import Admission
+from service.http.middleware.door import Admission, allows, hosts_of
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import report_refusal, request_id_of
 from service.http.server.head import Glance, Header
@@ -29,11 +29,12 @@ logger = structlog.get_logger()
 class Refusals:
     """Writes the answers, counts them and logs them.
 
-    A refusal for overload tells strangers nothing: it comes before hosts and keys are checked.
+    A refusal for overload tells strangers nothing: it comes before keys are checked.
     """
 
     def __init__(self, app: FastAPI) -> None:
         self.admission: Admission = app.state.service.admission
+        self._hosts = hosts_of(app.state.service.settings)
         self._metrics: RequestMetrics = app.state.service.metrics
         self._routes = {
             path.encode(): (path, form_at(path, app.state.paths.forms))
@@ -85,10 +86,15 @@ class Refusals:
     def _knows(self, target: bytes, headers: Sequence[Header]) -> bool:
         """Return whether this is a request that can be refused here.
 
-        The Door judges others: those of web pages, whose answers may need CORS headers, and those
-        for paths with a query or parameters. It knows each request's own time limit, too.
+        The application judges others: those for other hosts, which must not be sent again, those of
+        web pages, whose answers may need CORS headers, and those for paths with a query or
+        parameters. The Door knows each request's own time limit, too.
         """
-        return target in self._routes and not any(name == b"origin" for name, _ in headers)
+        return target in self._routes and not any(
+            name == b"origin"
+            or (name == b"host" and not allows(self._hosts, value.decode("latin-1")))
+            for name, value in headers
+        )
 
     def _late(self) -> float | None:
         """Return the seconds by which one more request would come too late, if it would."""

@@ -4,7 +4,6 @@ A text is what stands between two breaks, such as a whole paragraph with the wor
 elements, or the value of an attribute.
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from service.text.markup.events import Element, ElementEnd, Event, Leaf, escape,
 from service.text.markup.html import check_html, read_html
 from service.text.markup.placing import PlacePair, place, words_of
 from service.text.markup.unit import PLACEHOLDER, Mark, NumberedMarkup, UnitReader, edges
-from service.text.markup.xml import read_xml
+from service.text.markup.xml import INVALID, read_xml
 from service.text.sentences import Span
 from service.text.tokens import REPLACEMENT
 
@@ -27,7 +26,6 @@ IsTranslated = Callable[[str], bool]  # whether a text is translated
 # Of a request, with placeholders: nested tags take Lexbor quadratic time, and each takes time to
 # place in each hypothesis
 MOST_TAGS = 5000
-INVALID_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def check_markup(sources: Sequence[str], kind: MarkupKind, pointer: str) -> None:
@@ -94,7 +92,7 @@ class MarkupDocument:
                 own.append(left.pop())
             target, pairs = join(self.text, unit.span, own)
             if self.kind == "xml":
-                target = INVALID_IN_XML.sub(REPLACEMENT, target)
+                target = INVALID.sub(REPLACEMENT, target)
             written.append(fill(place(unit.text, unit.marks, target, pairs, unit.escape)))
         return fill(self.parts)
 

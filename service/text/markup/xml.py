@@ -13,14 +13,17 @@ ROOT, END = "<_>", "</_>"  # around a part of a document, which may have any num
 WHOLE = ("<?xml", "<!DOCTYPE")  # how a whole document may begin
 BYTE_ORDER_MARK = "\ufeff"
 LINE_BREAK = re.compile(r"\r\n|\r|\n")  # as expat counts lines
+INVALID = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # in XML
 DECLARATIONS = "declarations in the document type"
 CLOSE, ESCAPE = "close each tag", "write &lt; for < and &amp; for &"
+REMOVE = "remove this character, which XML cannot hold"
 ADVICE = {
     errors.XML_ERROR_TAG_MISMATCH: CLOSE,
     errors.XML_ERROR_NO_ELEMENTS: CLOSE,
     errors.XML_ERROR_UNCLOSED_TOKEN: CLOSE,
     errors.XML_ERROR_INVALID_TOKEN: f"{CLOSE}, and {ESCAPE}",
     errors.XML_ERROR_UNDEFINED_ENTITY: "write the character or its number, such as &#160;",
+    errors.XML_ERROR_BAD_CHAR_REF: REMOVE,
     errors.XML_ERROR_DUPLICATE_ATTRIBUTE: "keep one of them",
     DECLARATIONS: "remove them",
 }
@@ -36,11 +39,13 @@ def read_xml(source: str, pointer: str) -> list[Event]:
         reader.read(content)
     except ExpatError as error:
         column = error.offset - (0 if whole or error.lineno > 1 else len(ROOT))
-        column = min(column, len(LINE_BREAK.split(text)[error.lineno - 1]))  # ROOT is no part of it
+        line = LINE_BREAK.split(text)[error.lineno - 1]
+        column = max(0, min(column, len(line)))  # ROOT is no part of it
         why = str(error).partition(": ")[0]
-        advice = f": {ADVICE[why]}" if why in ADVICE else ""
-        where = f"line {error.lineno}, column {max(0, column) + 1}"
-        raise Invalid.at(pointer, f"is not XML ({why} at {where}){advice}") from error
+        advice = REMOVE if INVALID.match(line, column) else ADVICE.get(why)
+        where = f"line {error.lineno}, column {column + 1}"
+        detail = f"is not XML ({why} at {where})" + (f": {advice}" if advice else "")
+        raise Invalid.at(pointer, detail) from error
     events = list(merge_texts(events_of(content, reader.found)))
     events = events if whole else events[1:-1]
     mark_breaks(events)

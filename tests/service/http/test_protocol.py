@@ -104,11 +104,12 @@ BROKEN = [
     WORD.replace(b"content-length: 18", b"transfer-encoding: chunked, gzip"),
     CHUNKED.replace(b"connection: close\r\n", b"") + b"5\r\nhello!\r\n",
     b"GET /%s HTTP/1.1\r\nhost: localhost\r\n\r\n" % (b"a" * 140_000),
+    PROBE.replace(b"\r\n\r\n", b"\r\nx: %s\r\n\r\n" % (b"a" * 70_000)),
     CHUNKED + b"".join(chunks(b" " * 140_000, 1)),
 ]
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=[repr(each[:40]) for each in BROKEN])
+@pytest.mark.parametrize("broken", BROKEN, ids=[repr(each[:50]) for each in BROKEN])
 @pytest.mark.parametrize("before", [[PROBE], [WORD], [SLOW, PROBE], [PROBE, WORD, PROBE]])
 @pytest.mark.parametrize("together", [True, False])
 def test_requests_before_broken_bytes_are_answered(server, before, broken, together):

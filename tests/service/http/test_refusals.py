@@ -99,9 +99,10 @@ def test_an_id_that_is_not_safe_is_replaced(app, given):
         (b"/v1/models/first/unload", []),
         (b"http://localhost/v1/decode", []),
         (b"/v1/decode", [(b"origin", b"https://example.org")]),
+        (b"/v1/decode", [(b"host", b"example.com")]),
     ],
 )
-def test_all_but_plain_requests_for_known_paths_are_left_to_the_door(app, target, headers):
+def test_all_but_plain_requests_for_known_paths_are_left_to_the_application(app, target, headers):
     assert refuse(app, target, headers) == [b""]
 
 
@@ -143,6 +144,7 @@ def test_a_new_connection_is_answered_and_closed_before_it_is_set_up(app):
     [
         b"",
         PROBE,
+        STRANGER,
         WORD[:-1],
         WORD.replace(b"/decode", b"/nowhere"),
         WORD.replace(b"host:", b"origin: https://example.org\r\nhost:"),
@@ -248,7 +250,7 @@ def ask_until(port, status):
         assert time.monotonic() < end, f"nothing was answered with {status}"
 
 
-def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_probes(port):
+def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_others(port):
     probes = [PROBE, PROBE.replace(b"/livez", b"/readyz")]
     with connect(port) as kept:
         kept.sendall(PROBE)
@@ -264,6 +266,7 @@ def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_probe
                 for probe in probes:
                     new.sendall(probe)
                     receive(new, b'{"status":"ok"}\n')
+            assert ask(port, STRANGER).startswith(b"HTTP/1.1 421")
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def test_texts_of_xml_are_those_with_text_beside_their_elements(source, texts):
             "<!DOCTYPE d [<!ENTITY e 'f'>]><d>&e;</d>",
             "document type at line 1, column 1): remove them",
         ),
-        ("a&#0;b", "invalid character number at line 1, column 2)"),
+        ("a&#0;b", "invalid character number at line 1, column 2): remove this character"),
         ("a\r\r\r<b", "line 4, column 3): close each tag"),
         ("a\r\n\r<b>\r&", "line 4, column 2)"),
         ("a&nbsp;b", "undefined entity at line 1, column 2): write the character or its number"),
@@ -238,6 +238,21 @@ def test_what_is_not_xml_is_refused_with_its_place(source, part):
     detail = refused.value.faults[0].detail
     assert part in detail
     assert ("&lt;" in detail) == ("invalid token" in detail)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "a\r\n{}", "<!-- {} -->", "<i a='\xe9{}'/>", "<![CDATA[{}]]>"]
+)
+@pytest.mark.parametrize("character", "\x00\x0b\x1f\ufffe")
+def test_a_character_that_xml_cannot_hold_is_to_be_removed(text, character):
+    source = text.format(character)
+    with pytest.raises(Invalid) as refused:
+        read(source, "xml")
+    column = source.split("\n")[-1].index(character) + 1
+    (fault,) = refused.value.faults
+    assert fault.detail.endswith(
+        f", column {column}): remove this character, which XML cannot hold"
+    )
 
 
 @pytest.mark.parametrize(
