@@ -17,6 +17,7 @@ FIRST = {  # languages to prefer, by the words before the first _ of their codes
     "source_language": ("en", "eng"),
     "target_language": ("fr", "fra"),
 }
+GUIDED = "transformer-align"  # in the names of files that OPUS-MT trained with guided alignment
 GREEDY: dict[str, Any] = {  # the decoding options of greedy search
     "min_new_tokens": 0,
     "beam_size": 1,

@@ -18,6 +18,7 @@ from model.export.alignment.sources import Reader, spread
 from model.export.files.manifest import FOLDERS, hash_file
 from model.export.files.work_folder import changed
 from model.network.config import InputError
+from model.usage import GUIDED
 
 NEEDED = ("encoder", "step", "attention", "score")
 CARD = "MODEL_CARD.md"
@@ -44,7 +45,10 @@ def align(
     """
     manifest = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))
     progress("finding the attention that aligns, by occlusion")
-    given = guided_of(manifest) if guided is None else Candidate((guided[0],), (guided[1],), 0)
+    if guided is None:
+        given, surely = guided_of(manifest)
+    else:
+        given = Candidate((guided[0],), (guided[1],), 0)
     choice, count = find(bundle, manifest, sources, texts, given, surely)
     sentence = say(choice, count, manifest["config"]["num_heads"])
     progress(sentence)
@@ -57,12 +61,15 @@ def align(
     return sentence
 
 
-def guided_of(manifest: dict[str, Any]) -> Candidate | None:
-    """Return the attention that a bundle says training guided to alignments."""
+def guided_of(manifest: dict[str, Any]) -> tuple[Candidate | None, bool]:
+    """Return the attention that a bundle says training guided to alignments, and whether that is
+    sure: it is not if the bundle is of a checkpoint none of whose files has GUIDED in its name."""
     found = manifest.get("alignment") or {}
     if not found.get("guided"):
-        return None
-    return Candidate(tuple(found["layers"]), tuple(found["heads"]), found["shift"])
+        return None, False
+    files = manifest.get("origin", {}).get("files")
+    given = Candidate(tuple(found["layers"]), tuple(found["heads"]), found["shift"])
+    return given, not files or any(GUIDED in name for name in files)
 
 
 def find(

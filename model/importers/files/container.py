@@ -8,7 +8,6 @@ from model.network.config import InputError
 
 OPTIONS = "special:model.yml"
 LONGEST_OPTIONS = 1 << 16  # bytes
-GUIDED = "transformer-align"  # in the names of files that OPUS-MT trained with guided alignment
 MOST_AXES, LONGEST_AXIS = 4, (1 << 31) - 1
 AGAIN = "copy or download it again"
 

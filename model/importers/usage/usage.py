@@ -7,7 +7,6 @@ import numpy as np
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.description import read_description
 from model.importers.fields import eos_ids, start_id
-from model.importers.files.container import GUIDED
 from model.importers.files.marian import find_vocabularies
 from model.importers.files.shortlist_file import (
     find_shortlists,
@@ -30,7 +29,7 @@ from model.importers.usage.framing import (
 from model.importers.usage.pair import find_pair
 from model.importers.vocabularies import Vocabularies
 from model.network.config import InputError, TransformerConfig
-from model.usage import Codes, Shortlists, Usage
+from model.usage import GUIDED, Codes, Shortlists, Usage
 
 
 def read_usage(

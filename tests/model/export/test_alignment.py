@@ -22,6 +22,7 @@ from model.export.alignment.occlusion import Fill, Labels, clear, occlude
 from model.export.alignment.sources import FEWEST, MOST, WORK, spread, weights_of
 from service.bundle.files import read_header
 from service.bundle.manifest import load_bundle
+from tests.conftest import edit_manifest
 from tests.service.mutations.edit import edit_json, seal
 
 LONG = pytest.mark.long
@@ -121,6 +122,17 @@ def test_a_guided_head_aligns_even_where_occlusion_cannot_tell(tiny, tmp_path):
     alignment = load_bundle(bundle).manifest.alignment
     assert (alignment.layers, alignment.heads, alignment.shift) == ([1], [2], 0)
     assert alignment.guided
+
+
+@pytest.mark.parametrize(("file", "kept"), [("opus.transformer-align.npz", True), ("m.npz", False)])
+def test_a_second_search_is_as_sure_of_a_guided_head_as_the_first(tiny, tmp_path, file, kept):
+    """By the names of the checkpoint's files. The weights are random, so nothing agrees with it."""
+    bundle = shutil.copytree(tiny, tmp_path / "tiny")
+    align(bundle, guided=(1, 2))
+    edit_manifest(bundle, origin={"files": {"decoder.yml": "a1", file: "b2"}})
+    align(bundle)
+    alignment = json.loads((bundle / "bundle.json").read_text())["alignment"]
+    assert (alignment is not None) is kept
 
 
 @pytest.mark.parametrize("seed", range(5))

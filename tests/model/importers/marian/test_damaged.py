@@ -319,12 +319,17 @@ def doubled(path):
         written.writestr("another/model.enpt.intgemm.alphas.bin", b"")
 
 
+def of_two_models(path):
+    with zipfile.ZipFile(path, "a") as written:
+        written.writestr("opus/model.enfr.bin", b"")
+
+
 def emptied(path):
     with zipfile.ZipFile(path, "w"):
         pass
 
 
-@pytest.mark.parametrize("damage", [bomb, cut, doubled, emptied])
+@pytest.mark.parametrize("damage", [bomb, cut, doubled, of_two_models, emptied])
 def test_damaged_zips(damage, whole, tmp_path):
     path = zip_folder(whole / "spm", tmp_path / "opus.zip")
     damage(path)
