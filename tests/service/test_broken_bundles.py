@@ -139,12 +139,12 @@ def test_time_and_memory_of_opening_are_bounded(copy, name, capfd):
     """By ending the process that opens the bundle."""
     GREEDY[name](copy)
     seal(copy)
-    settings = SETTINGS.model_copy(update={"opening_timeout": 60.0})
+    settings = SETTINGS.model_copy(update={"opening_timeout": 600.0})
     client = EngineClient(load_bundle(copy), settings)
     with pytest.raises(StartupError) as error:
         asyncio.run(open_and_watch(client))
     check_refusal(str(error.value), copy)
-    assert "60 seconds" not in str(error.value)  # another limit ended it earlier
+    assert "600 seconds" not in str(error.value)  # another limit ended it earlier
     assert ("CPU time" in str(error.value)) == (name == "an endless Loop")
     assert capfd.readouterr() == ("", "")
 

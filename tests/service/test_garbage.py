@@ -5,7 +5,6 @@ import gc
 import json
 import signal
 import socket
-import time
 import weakref
 
 import httpx2
@@ -91,10 +90,8 @@ def test_neither_answers_nor_errors_nor_clients_that_leave_make_reference_cycles
                     httpx2.post(f"{address}{path}", json=body, headers=headers)
             with send(port, "/v1/decode", b"{") as refused:
                 assert b" 400 " in refused.recv(1 << 16)
-            many = json.dumps({"source": ["heed" * 12] * 64, "beam_size": 16}).encode()
-            leaving = send(port, "/v1/decode", many)
-            time.sleep(0.05)  # it is being decoded
-            leaving.close()
+            many = json.dumps({"source": ["heed" * 12] * 256, "beam_size": 16}).encode()
+            send(port, "/v1/decode", many).close()  # noticed while it is being decoded
 
         address, statuses = f"http://127.0.0.1:{port}", []
         ask_all()  # what the first request of a kind builds is kept

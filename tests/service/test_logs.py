@@ -90,15 +90,18 @@ LINE = b"x" * 999
 def test_lines_that_nobody_reads_are_dropped_and_counted():
     """Once they are read again, the log says how many are missing."""
     reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = os.write(writing, bytes(1 << 20))  # what the pipe holds
+    os.set_blocking(writing, True)
     writer = LogWriter(writing)
     with capture_logs() as logged:
         for _ in range(3000):
-            writer.write(LINE)  # returns, though the pipe holds 64 KiB
-        dropped, received = writer.dropped, 0
+            writer.write(LINE)  # returns, though the pipe is full
+        dropped, received = writer.dropped, -before
         while received < (3000 - dropped) * (len(LINE) + 1):
             received += len(os.read(reading, 1 << 16))
-        writer.flush()
-    assert 1800 < dropped < 2000
+        wait_until(lambda: logged)
+    assert 1900 < dropped < 2000
     assert received == (3000 - dropped) * (len(LINE) + 1)
     assert [(line["event"], line["lines"]) for line in logged] == [("log lines dropped", dropped)]
     os.close(reading)

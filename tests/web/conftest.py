@@ -10,7 +10,7 @@ from tests.conftest import TINY, serving
 from tests.web.chromium import CHROMIUM, launch
 from tests.web.exported import exported
 
-expect.set_options(timeout=20_000)  # a loaded machine is slow, and a failure is rare
+expect.set_options(timeout=60_000)  # a loaded machine is slow, and a failure is rare
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +46,7 @@ def visit(browser, address):
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("request", lambda request: check(request.url))  # even if a policy blocks it
         page.on("console", lambda said: complain(said, expected))

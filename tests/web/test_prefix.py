@@ -21,7 +21,7 @@ def page(request, browser, behind):
     """A page whose requests go through a proxy. It passes on those below the prefix alone."""
     context = browser.new_context(base_url=behind)
     page = context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(60_000)
     faults = []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda said: said.type == "error" and faults.append(said.text))

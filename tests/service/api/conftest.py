@@ -1,10 +1,13 @@
 """Bundles with languages, which all have the weights of `tiny`."""
 
+import asyncio
 import json
 import shutil
+import threading
 
 import pytest
 
+from service.serving.client import EngineClient
 from tests.conftest import edit_manifest, opened
 
 SOURCE = {"deu_Latn": [5, 6], "eng_Cyrl": [8], "eng_Latn": [4]}
@@ -36,6 +39,19 @@ MODELS = {
         "languages": {"source": {"en": [4]}, "target": {"fr": [7]}},
     },
 }
+
+
+@pytest.fixture
+def may_start(monkeypatch):
+    """An event: engines that are to start wait until it is set."""
+    event, start = threading.Event(), EngineClient.start
+
+    async def wait_and_start(engine):
+        assert await asyncio.to_thread(event.wait, 60)
+        await start(engine)
+
+    monkeypatch.setattr(EngineClient, "start", wait_and_start)
+    return event
 
 
 def copy_of(tiny, folder, name, **changes):

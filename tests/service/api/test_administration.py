@@ -13,6 +13,7 @@ from service.errors import StartupError
 from service.http.middleware.keys import read_admin_key
 from service.settings.settings import Settings
 from tests.conftest import edit_manifest, opened
+from tests.waiting import wait_until
 
 ADMIN = "admin-0123456789abcdef"
 CLIENT = "client-0123456789abcdef"
@@ -142,27 +143,25 @@ def test_a_reload_that_fails_changes_nothing(client, folder):
 @pytest.mark.parametrize("reloads", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_reloads_under_load_lose_no_request(client, reloads):
     """Six clients send the next request when the last is answered, some as streams."""
-    done, expected = threading.Event(), decode(client).json()
+    done, expected, answers = threading.Event(), decode(client).json(), []
 
     def ask(streams):
-        answers = []
         while not done.is_set():
             answer = decode(client, stream=streams, source=["red"] * 3)
             answers.append(answer.status_code == 200 and "error" not in answer.text)
-        return answers
 
     engines = {id(client.app.state.service.registry.served["first"].engine)}
     with ThreadPoolExecutor(6) as pool:
         asking = [pool.submit(ask, i % 2 == 0) for i in range(6)]
         try:
-            for _ in range(reloads):
+            for count in range(1, reloads + 1):
                 assert change(client, "reload").status_code == 200
                 engines.add(id(client.app.state.service.registry.served["first"].engine))
+                wait_until(lambda count=count: len(answers) > 10 * count)
         finally:
             done.set()
-        answers = [answer for each in asking for answer in each.result()]
+    assert not any(each.exception() for each in asking)
     assert len(engines) > 1
-    assert len(answers) > 10 * reloads
     assert all(answers)
     assert decode(client).json() == expected
 
@@ -201,10 +200,12 @@ def test_an_unload_lets_requests_finish(client):
     assert {status for each in statuses for status in each} == {200, 503}
 
 
-def test_one_operation_at_a_time_changes_a_model(client):
+def test_one_operation_at_a_time_changes_a_model(client, may_start):
     with ThreadPoolExecutor(4) as pool:
-        answers = [*pool.map(lambda _: change(client, "reload"), range(4))]
-    statuses = sorted(answer.status_code for answer in answers)
+        asked = [pool.submit(change, client, "reload") for _ in range(4)]
+        wait_until(lambda: sum(each.done() for each in asked) == 3)
+        may_start.set()
+    statuses = sorted(each.result().status_code for each in asked)
     assert statuses == [200, 409, 409, 409]
     assert change(client, "load", path="first").status_code == 409  # it is served
 

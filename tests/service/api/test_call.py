@@ -50,9 +50,11 @@ def test_only_large_work_leaves_the_thread_of_the_event_loop():
 def test_reading_and_writing_are_done_one_at_a_time_of_each_class(size, reads):
     """Too much may wait to be read, but never to be written: that is computed already."""
     inside = most = 0
+    all_came = threading.Event()
 
     def work():
         nonlocal inside, most
+        assert all_came.wait(60)
         inside += 1
         most = max(most, inside)
         time.sleep(0.005)
@@ -68,6 +70,7 @@ def test_reading_and_writing_are_done_one_at_a_time_of_each_class(size, reads):
             works.append(asyncio.ensure_future(compute_work(work, size)))
             await asyncio.sleep(0)  # it begins to wait before the next one comes
             await asyncio.sleep(0)
+        all_came.set()
         return await asyncio.gather(*works, return_exceptions=True)
 
     outcomes = asyncio.run(run())

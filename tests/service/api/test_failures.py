@@ -81,7 +81,7 @@ def test_an_unreadable_timeout_is_refused(client, given):
     assert answer.json()["detail"].endswith("give the seconds that you will wait, such as 2.5")
 
 
-@pytest.mark.parametrize("given", ["5", "2.5", "1e9", "inf"])
+@pytest.mark.parametrize("given", ["60", "62.5", "1e9", "inf"])
 def test_a_timeout_may_be_longer_than_the_service_allows(client, given):
     body = {"model": "g2p-en", "source": "a"}
     assert client.post("/v1/decode", json=body, headers={TIMEOUT_HEADER: given}).is_success

@@ -130,7 +130,7 @@ def test_the_end_of_a_stream_waits_for_no_picture(client):
         client.portal.call(cores.acquire_on_behalf_of_nowait, each)
     try:
         body = {"model": "g2p-en", "source": ["through"] * 40, "stream": True}
-        answer = client.post("/v1/decode", json=body, headers={"X-Request-Timeout": "5"})
+        answer = client.post("/v1/decode", json=body, headers={"X-Request-Timeout": "50"})
     finally:
         for each in takers:
             client.portal.call(cores.release_on_behalf_of, each)

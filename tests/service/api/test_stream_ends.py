@@ -13,7 +13,7 @@ from tests.conftest import opened
 from tests.documentation import events_of
 from tests.waiting import wait_until
 
-LONG = {"source": ["transformer"] * 20, "beam_size": 4, "min_new_tokens": 60, "stream": True}
+LONG = {"source": ["transformer"] * 200, "beam_size": 8, "min_new_tokens": 60, "stream": True}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_an_engine_that_dies_ends_the_stream_with_a_problem(client):
     assert (problem["status"], problem["code"]) == (503, "unavailable")
 
 
-def test_a_service_that_loses_its_engine_answers_again_after_seconds(client):
+def test_a_service_that_loses_its_engine_answers_again_after_seconds(client, may_start):
     ask = {"source": "heed"}
     expected = client.post("/v1/decode", json=ask).json()
     os.kill(engine_of(client).process.pid, signal.SIGKILL)
@@ -90,6 +90,7 @@ def test_a_service_that_loses_its_engine_answers_again_after_seconds(client):
             return answer.json()
         refused.add((answer.status_code, answer.headers["retry-after"]))
         ready.append(client.get("/readyz").status_code)  # the last may already be 200
+        may_start.set()
         assert client.get("/livez").status_code == 200  # a new start would only take longer
         return None
 
