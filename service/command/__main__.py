@@ -70,11 +70,18 @@ class Heed(click.Group):
         return [*(CompletionItem(name, help=COMMANDS[name][0]) for name in names), *flags]
 
 
+def complete_file(_ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete the names of files."""
+    return [CompletionItem(incomplete, type="file")]
+
+
 class ModelCommand(click.Command):
     """A command of `python -m model`, which reads its own arguments."""
 
     def __init__(self, name: str) -> None:
-        arguments = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+        arguments = click.Argument(
+            ["arguments"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete_file
+        )
         settings = {"ignore_unknown_options": True}
         super().__init__(name, settings, self.run, [arguments], add_help_option=False)
 

@@ -140,8 +140,8 @@ def parse_html(source: str) -> "LexborHTMLParser":
         from selectolax.lexbor import LexborHTMLParser
     except ImportError as error:
         detail = (
-            "is html, which needs the package selectolax: run pip install"
-            " 'heed-server[protocols]', or send xml or text"
+            "is html, which needs the package selectolax: run pipx install --force '.[protocols]',"
+            " or pip install 'heed-server[protocols]', or send xml or text"
         )
         raise Invalid.at("/markup", detail) from error
     if DOCUMENT.match(source):

@@ -332,11 +332,15 @@ def test_variables_of_the_service_choose_the_model(heed, tiny, monkeypatch):
     assert "choose one of them with --bundle" in heed("decode", "red").stderr
 
 
+FILES = "names of files"
+
+
 def complete(words):
-    """Return what a shell is offered for the last of these words."""
+    """Return what a shell is offered for the last of these words, `FILES` for names of files."""
     *arguments, incomplete = words.split(" ")[1:]
     shell = ShellComplete(main, {}, "heed", "_HEED_COMPLETE")
-    return [each.value for each in shell.get_completions(arguments, incomplete)]
+    found = shell.get_completions(arguments, incomplete)
+    return [FILES if each.type == "file" else each.value for each in found]
 
 
 @pytest.mark.parametrize(
@@ -350,6 +354,11 @@ def complete(words):
         ("heed decode --split ", ["none", "sentences"]),
         ("heed attention a --reduce-layers m", ["mean", "max"]),
         ("heed attention a --kinds cross,e", ["cross,encoder"]),
+        ("heed serve bun", [FILES]),
+        ("heed decode --input wor", [FILES]),
+        ("heed train tr", [FILES]),
+        ("heed convert checkpoint bun", [FILES]),
+        ("heed train train.tsv --dev d", [FILES]),
         pytest.param("heed export --no", ["--notice"], marks=pytest.mark.long),
     ],
 )
