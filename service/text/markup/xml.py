@@ -36,7 +36,7 @@ def read_xml(source: str, pointer: str) -> list[Event]:
         reader.read(content)
     except ExpatError as error:
         column = error.offset - (0 if whole or error.lineno > 1 else len(ROOT))
-        column = min(column, len(LINE_BREAK.split(text)[error.lineno - 1]))  # ROOT is no part of it
+        column = min(column, len(LINE_BREAK.split(text)[error.lineno - 1]))  # without ROOT
         why = str(error).partition(": ")[0]
         advice = f": {ADVICE[why]}" if why in ADVICE else ""
         where = f"line {error.lineno}, column {max(0, column) + 1}"

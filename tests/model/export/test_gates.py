@@ -1,4 +1,5 @@
-"""Graphs with a gate for each head, beside a network whose output projections lack its slices."""
+"""Graphs with a gate for each head, compared with a network whose output projections lack its
+slices."""
 
 import copy
 
