@@ -1,7 +1,7 @@
 """Decode whole files: python -m benchmarks.documents TEXTS --bundle … --checkpoint …
 
 Texts go in and texts come out: over HTTP, by `heed decode`, and by CTranslate2 with the bundle's
-tokenizers and its best size of batches. Beside them the engine alone turns ids into ids.
+tokenizers and its best size of batches. Next to them, the engine alone turns ids into ids.
 """
 
 import asyncio

@@ -89,7 +89,7 @@ def measure_saturation(
 
 
 def measure_alone(ports: Ports, seconds: float, asked: Asked = ONE_WORD) -> dict[Server, float]:
-    """Return the median milliseconds of a request on a connection that no other works beside."""
+    """Return the median milliseconds of a request while no other connection works."""
     latencies = alternate(ports, seconds, 1, asked)
     return {name: 1000 * statistics.median(each) for name, each in latencies.items()}
 

@@ -35,7 +35,7 @@ def main(
     epochs: Annotated[int, typer.Option(help="times that each line is read")] = 3,
     seed: int = 0,
 ) -> None:
-    """Write a checkpoint that translates lines of a ledger, and held_out.tsv beside it."""
+    """Write a checkpoint that translates lines of a ledger, and held_out.tsv next to it."""
     train(folder, WRITERS[kind], lines, epochs, seed)
 
 

@@ -38,7 +38,7 @@ NAMES = {"fra": "French", "deu": "German", "spa": "Spanish"}  # as T5's prefix c
 
 
 def write_marian(folder: Path, lines: Sequence[Line]) -> str:
-    """Write what an OPUS-MT repository has beside the weights.
+    """Write what an OPUS-MT repository has besides the weights.
 
     Return what comes before a source, with a place for the language.
     """
@@ -68,7 +68,7 @@ def write_marian(folder: Path, lines: Sequence[Line]) -> str:
 
 
 def write_t5(folder: Path, lines: Sequence[Line]) -> str:
-    """Write what a T5 repository has beside the weights. Return the prefix of a source."""
+    """Write what a T5 repository has besides the weights. Return the prefix of a source."""
     (folder / "spiece.model").write_bytes(train_pieces(texts_of(lines), PIECES))
     config = T5Config(
         vocab_size=PIECES + 96,  # as T5 has it: a multiple of 128
@@ -88,7 +88,7 @@ def write_t5(folder: Path, lines: Sequence[Line]) -> str:
 
 
 def write_bart(folder: Path, lines: Sequence[Line]) -> str:
-    """Write what a BART repository has beside the weights. Return the prefix of a source."""
+    """Write what a BART repository has besides the weights. Return the prefix of a source."""
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(
@@ -110,7 +110,7 @@ def write_bart(folder: Path, lines: Sequence[Line]) -> str:
 
 
 def write_pegasus(folder: Path, lines: Sequence[Line]) -> str:
-    """Write what a Pegasus repository has beside the weights. Return the prefix of a source."""
+    """Write what a Pegasus repository has besides the weights. Return the prefix of a source."""
     (folder / "spiece.model").write_bytes(train_pieces(texts_of(lines), PIECES))
     config = PegasusConfig(
         vocab_size=PIECES + PEGASUS_IDS,

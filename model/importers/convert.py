@@ -38,7 +38,7 @@ from model.importers.proofs.networks import (
 )
 from model.importers.proofs.proof import LEFT_OUT, Proof, as_text
 from model.importers.proofs.shortlists import count_listed
-from model.importers.proofs.texts import Reader, read_texts
+from model.importers.proofs.texts import Reader, Texts, read_texts
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.proofs.versions import describe_differences
 from model.importers.readme import find_licence
@@ -121,12 +121,8 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     reader = Reader(vocabularies.source, plan.usage, plan.config, plan.weights)
     texts = read_texts(reader, plan.usage, options.texts or own_texts(checkpoint))
     proofs.append(texts.proof())
-    theirs = ask_hugging_face(checkpoint, texts, plan.config, progress)
-    model = read_model(Checkpoint(folder, rounding_of(options)), options.max_length)
-    proofs.append(
-        theirs if isinstance(theirs, Proof) else prove_network(model, theirs, len(texts.start))
-    )
-    del theirs
+    model, proof = read_proved(plan, texts, options, progress)
+    proofs.append(proof)
     raise_failed(proofs)
     usage = ban_words(checkpoint, model, plan.usage)
     if options.expected is not None:
@@ -191,6 +187,18 @@ def read_plan(folder: Path, options: Options, progress: Progress) -> Plan:
     check_targets(options.targets, usage, options.precision)
     checkpoint.close()
     return Plan(checkpoint, licence, config, weights, vocabularies, usage)
+
+
+def read_proved(
+    plan: Plan, texts: Texts, options: Options, progress: Progress
+) -> tuple[Transformer, Proof]:
+    """Return the network, compared with Hugging Face's, whose answers leave memory then."""
+    folder = plan.checkpoint.folder
+    theirs = ask_hugging_face(plan.checkpoint, texts, plan.config, progress)
+    model = read_model(Checkpoint(folder, rounding_of(options)), options.max_length)
+    if isinstance(theirs, Proof):
+        return model, theirs
+    return model, prove_network(model, theirs, len(texts.start))
 
 
 def rounding_of(options: Options) -> torch.dtype | None:

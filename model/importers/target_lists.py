@@ -31,7 +31,7 @@ BYTE = regex.compile("<0x[0-9A-F]{2}>")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # of sentencepiece
 AT_ONCE = 10_000  # lines
 NAMED = 5  # tokens that a proof names
-TOKEN_BYTES = 4  # of an id in the file of all lists, beside less than a MiB of names
+TOKEN_BYTES = 4  # of an id in the file of all lists, besides less than a MiB of names
 
 
 def read_targets(given: str) -> Targets:

@@ -246,14 +246,14 @@ def check_listed(root: Path, manifest: Manifest) -> None:
     check_in_files(path, manifest.files, needed)
     graphs = [name for each in manifest.precisions.values() for name in each.values()]
     folders = {(root / name).parent for name in (*graphs, *listed)}
-    beside = [each for folder in folders for each in folder.iterdir()]
-    names = [each.relative_to(root).as_posix() for each in beside]
+    there = [each for folder in folders for each in folder.iterdir()]
+    names = [each.relative_to(root).as_posix() for each in there]
     check_in_files(path, manifest.files, names)
 
 
 def check_target_lists(manifest: Manifest, lists: TargetLists, path: Path) -> None:
-    """Raise StartupError if lists are of languages or precisions that the model lacks, or stand
-    beside shortlists."""
+    """Raise StartupError if lists are of languages or precisions that the model lacks, or if
+    it has shortlists, too."""
     if manifest.shortlists:
         raise StartupError(f"{path} has shortlists and target_lists: remove one of them")
     with_ids = {code for code, ids in manifest.languages.target.items() if ids}

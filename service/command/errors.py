@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from service.api.reading.faults import PARTIAL
 from service.errors import Fault, HeedError, StartupError
 
-TEXTS = ("source", "target")  # fields that are arguments or lines
+TEXT_FIELDS = ("source", "target")  # fields that are arguments or lines
 IN_FLAGS = {  # words for requests, and for commands
     'send "split": "sentences"': "give --split sentences",
     'send "partial": true for the answers to the other sources': "give --partial to go on after it",
@@ -100,7 +100,7 @@ def error_of(problem: Mapping[str, Any]) -> HeedError:
 def text_at(pointer: str) -> tuple[str, int] | None:
     """Return the field and the place of the text that a pointer into a request stands for."""
     name, _, place = pointer.removeprefix("/").partition("/")
-    return (name, int(place)) if name in TEXTS and place else None
+    return (name, int(place)) if name in TEXT_FIELDS and place else None
 
 
 def first_bad(error: HeedError) -> int:
@@ -137,7 +137,7 @@ def place_of(pointer: str) -> str:
             return f"{name} {1 + place}"
         return f"line {1 + place}" if name == "source" else f"the {name} of line {1 + place}"
     name = pointer.removeprefix("/attention").removeprefix("/").partition("/")[0]
-    return f"the {name}" if name in TEXTS else f"--{name.replace('_', '-')}"
+    return f"the {name}" if name in TEXT_FIELDS else f"--{name.replace('_', '-')}"
 
 
 def count_lines() -> None:

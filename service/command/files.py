@@ -83,7 +83,7 @@ def open_texts(file: Path | None) -> Generator[Iterator[str]]:
 
 
 class JsonSource(str):
-    """A text, with the other fields of its JSON object, which are written beside its target."""
+    """A text, with the other fields of its JSON object, which are written with its target."""
 
     __slots__ = ("others",)
     others: dict[str, Any]

@@ -34,8 +34,8 @@ def draw_heatmaps(result: dict[str, Any]) -> str:
 
 
 def draw_attribution(result: dict[str, Any]) -> str:
-    """Draw the losses of a result of /v1/attribution, in JSON. Gains stay white. Beside a token of
-    the target stands its source share."""
+    """Draw the losses of a result of /v1/attribution, in JSON. Gains stay white. Each token of
+    the target stands next to its source share."""
     lines = [f"{result['source']} → {result['target']}"]
     for block in result["attribution"]:
         kind, rows, columns = block["kind"], labels(block["rows"]), labels(block["columns"])

@@ -18,12 +18,11 @@ from service.engine.queue import Queue
 from service.engine.scheduler import Job, PassSize, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
-from service.runtime.attended import Attended
 from service.runtime.cache import Cross
 from service.runtime.session import Session
 from service.search.options import SearchOptions
 from service.search.protocol import Detokenize
-from service.wire import Answer, Entry, Steps
+from service.wire import Answer, Steps
 
 ENOUGH, OF = 8, 4  # jobs to encode at once, or a part of those being decoded if that is fewer
 
@@ -316,7 +315,8 @@ class Worker:
             gates = self._encoder_gates(entries) if weighs_encoder(alike[0]) else None
             computed = self._session.encoder_attention(sources, gates)
             for job, attended in zip(alike, computed, strict=True):
-                picked = job.entry.selection.pick("encoder", measured(job.entry, attended))
+                selection = job.entry.selection
+                picked = selection.pick("encoder", attended.measured(selection.measure))
                 for attention in job.answer.attention:
                     attention["encoder"] = picked
 
@@ -351,10 +351,10 @@ class Worker:
             wanted = slice(first + steps.start, first + steps.stop)
             if "decoder" in selection.layers:
                 # without a step for the alignment
-                shown = measured(entry, attended["decoder"])[..., : first + count]
+                shown = attended["decoder"].measured(selection.measure)[..., : first + count]
                 row.weights["decoder"] = selection.pick("decoder", shown, wanted)
             if "cross" in selection.layers:
-                shown = measured(entry, attended["cross"])
+                shown = attended["cross"].measured(selection.measure)
                 row.weights["cross"] = selection.pick("cross", shown, wanted)
             if entry.aligns and self._manifest.alignment:
                 weights, prefix = attended["cross"].weights, len(entry.prefix)
@@ -386,11 +386,6 @@ def apart(items: Sequence[Item], gated: Callable[[Item], bool]) -> list[list[Ite
 def weighs_encoder(job: Job) -> bool:
     """Return whether the gated graph computes the encoder attention."""
     return job.ablates_encoder or job.entry.selection.measure == "norm"
-
-
-def measured(entry: Entry, attended: Attended) -> FloatArray:
-    """Return the attention as the entry's selection measures it."""
-    return attended.weights if entry.selection.measure == "weight" else attended.weighted_norms
 
 
 def as_failure(error: Exception) -> HeedError:

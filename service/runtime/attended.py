@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from service.arrays import FloatArray
+from service.attention import Measure
 
 
 class Attended(NamedTuple):
@@ -19,27 +20,27 @@ class Attended(NamedTuple):
     weights: FloatArray
     norms: FloatArray | None = None
 
-    @classmethod
-    def of(
-        cls,
-        weights: Sequence[FloatArray],
-        norms: Sequence[FloatArray],
-        gates: FloatArray | None,
-        row: int,
-        queries: int,
-        keys: int,
-    ) -> "Attended":
-        """Take one row of each layer's (B, H, T, S) and (B, H, S), without padding. `gates`
-        (B, L, H) are those of a gated graph, whose norms do not have them."""
-        stacked = np.stack([layer[row, :, :queries, :keys] for layer in weights])  # (L, H, T, S)
-        if gates is None:
-            return cls(stacked)
-        lengths = np.stack([layer[row, :, :keys] for layer in norms])  # (L, H, keys)
-        return cls(stacked, lengths * gates[row, :, :, None])
-
-    @property
-    def weighted_norms(self) -> FloatArray:
-        """Weights times norms (L, H, T, S). Kobayashi et al., "Attention is Not Only a Weight:
-        Analyzing Transformers with Vector Norms" (2020)."""
+    def measured(self, measure: Measure) -> FloatArray:
+        """Return the weights, or weights times norms, (L, H, T, S). Kobayashi et al., "Attention is
+        Not Only a Weight: Analyzing Transformers with Vector Norms" (2020)."""
+        if measure == "weight":
+            return self.weights
         assert self.norms is not None
         return self.weights * self.norms[:, :, None]
+
+
+class AttendedBatch(NamedTuple):
+    """What a pass computes of one kind of attention: of each layer the weights (B, H, T, S) and, if
+    the graph is gated, the value norms (B, H, S) without the gates (B, L, H)."""
+
+    weights: Sequence[FloatArray]
+    norms: Sequence[FloatArray] = ()
+    gates: FloatArray | None = None
+
+    def of(self, row: int, queries: int, keys: int) -> Attended:
+        """Return the attention of one row without padding."""
+        weights = np.stack([layer[row, :, :queries, :keys] for layer in self.weights])
+        if self.gates is None:
+            return Attended(weights)
+        norms = np.stack([layer[row, :, :keys] for layer in self.norms])  # (L, H, keys)
+        return Attended(weights, norms * self.gates[row, :, :, None])

@@ -27,7 +27,7 @@ SLOWER_FUSIONS = [
     "MatMulScaleFusion",  # a scaled product loses the fast path for a single row
 ]
 # By default CUDA multiplies float32 with 10 bits of mantissa, and the self-check refuses that.
-OPTIONS = {PROVIDERS[Provider.cuda]: {"use_tf32": "0"}}
+PROVIDER_OPTIONS = {PROVIDERS[Provider.cuda]: {"use_tf32": "0"}}
 CAPTURING = {"enable_cuda_graph": "1"}
 # What ONNX Runtime writes before the reason of an error
 NOISE = re.compile(
@@ -180,7 +180,7 @@ def start_session(
         options.add_session_config_entry(name, value)
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    own = {**OPTIONS.get(provider, {}), **(CAPTURING if capture else {})}
+    own = {**PROVIDER_OPTIONS.get(provider, {}), **(CAPTURING if capture else {})}
     try:
         return ort.InferenceSession(
             str(path),

@@ -7,7 +7,7 @@ Gates (B, L, H) of the encoder, and (B or R, K, L, H) of the K kinds of attentio
 are factors of the heads' outputs. Only methods that get them use the gated graphs.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import repeat
 from math import isnan
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle.manifest import Bundle, DecoderAttention, GraphName
 from service.errors import PassFailed
-from service.runtime.attended import Attended
+from service.runtime.attended import Attended, AttendedBatch
 from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, Cross, CrossCache
 from service.runtime.device.binding import DeviceBinding, DeviceBindings
@@ -74,22 +74,15 @@ class Session:
         self.provider: str = name
         self._cache_type: CacheType = np.float16 if precision == Precision.fp16 else np.float32
         self._pad_id = bundle.manifest.pad_id
-        self._config = bundle.manifest.config
-        layers = range(self._config.num_decoder_layers)
-        self._self_names, self._cross_names = (
-            [f"{side}_{part}_{layer}" for layer in layers for part in parts]
-            for side, parts in (
-                ("self", self._config.self_parts),
-                ("cross", self._config.cross_parts),
-            )
-        )
-        self._encoded_names = ["memory", *self._cross_names]
+        self._config = config = bundle.manifest.config
+        layers = range(config.num_decoder_layers)
+        self._self_names = [f"self_{part}_{i}" for i in layers for part in config.self_parts]
+        self._cross_names = [f"cross_{part}_{i}" for i in layers for part in config.cross_parts]
         self._mover: Mover | None = None
         self._device_encoder: DeviceEncoder | None = None
         if device := cache_device(name):
             self._mover = Mover(device, self._cache_type)
-            kept = self._config, self._pad_id
-            self._device_encoder = DeviceEncoder(*kept, device, self._mover)
+            self._device_encoder = DeviceEncoder(config, self._pad_id, device, self._mover)
         graphs = bundle.manifest.precisions[precision]
         self.shortlists: Shortlists | None = None
         if bundle.manifest.shortlists and self.on_cpu and graphs.keys() >= SHORTLISTED:
@@ -176,12 +169,11 @@ class Session:
         feeds, lengths = self._sources(sources, gates)
         graph: GraphName = "encoder" if gates is None else "gated_encoder"
         if self._device_encoder:
-            names = self._cross_names
-            found, kept = self._device_encoder.run(self.open(graph), feeds, names)
+            found, kept = self._device_encoder.run(self.open(graph), feeds, self._cross_names)
             if not self._device_encoder.is_finite(found):
                 raise PassFailed(NOT_FINITE)
             return unpadded(found.numpy(), lengths) if wants_memory else [], kept
-        memory, *cross = self._run(graph, self._encoded_names, feeds)
+        memory, *cross = self._run(graph, ["memory", *self._cross_names], feeds)
         listed: list[IntArray] = []
         if self.shortlists:
             listed = [*map(self.shortlists.of, sources, required or repeat(()))]
@@ -283,30 +275,18 @@ class Session:
         `inputs` are decoder input ids (T,); `crosses` are their sources, one each.
         """
         feeds = self._teacher_forcing(inputs, crosses)
-        layers, kinds = self._config.num_decoder_layers, self._config.decoder_kinds
-        names, norms = (names_of(what, kinds, layers) for what in ("attention", "value_norms"))
-        if gates is None:
-            found = self._run("attention", names, feeds)
-        else:
-            feeds["target_ids"], feeds["gates"] = feeds["decoder_input_ids"], gates
-            # The log-probs are not needed here, but NaN anywhere reaches them (`_run`).
-            found = self._run("gated_decoder", [*names, *norms, "token_log_probs"], feeds)
-        parts = [found[i * layers : (i + 1) * layers] for i in range(2 * len(kinds))]
-        weights = dict(zip(kinds, parts, strict=False))  # the value norms follow, if there are any
-        value_norms = dict(zip(kinds, parts[len(kinds) :], strict=True))
+        graph: GraphName = "attention"
+        if gates is not None:
+            graph, feeds["gates"] = "gated_decoder", gates
+            feeds["target_ids"] = feeds["decoder_input_ids"]
+        kinds, layers = self._config.decoder_kinds, self._config.num_decoder_layers
+        # The log-probs are not needed here, but NaN anywhere reaches them.
+        found = self._attend(graph, kinds, layers, feeds, "token_log_probs")
         lengths = zip(feeds["decoder_length"], feeds["source_length"], strict=True)
-        own = {} if gates is None else {kind: gates[:, k] for k, kind in enumerate(kinds)}
         return [
             {
-                kind: Attended.of(
-                    weights[kind],
-                    value_norms[kind],
-                    own.get(kind),
-                    i,
-                    t,
-                    s if kind == "cross" else t,
-                )
-                for kind in kinds
+                kind: each.of(i, t, s if kind == "cross" else t)
+                for kind, each in zip(kinds, found, strict=True)
             }
             for i, (t, s) in enumerate(lengths)
         ]
@@ -316,16 +296,28 @@ class Session:
     ) -> list[Attended]:
         """Return encoder attention (L, H, S, S) of each source."""
         feeds, lengths = self._sources(sources, gates)
+        graph: GraphName = "encoder_attention" if gates is None else "gated_encoder"
         layers = self._config.num_encoder_layers
-        names, norms = (
-            names_of(what, ["encoder"], layers) for what in ("attention", "value_norms")
-        )
+        (found,) = self._attend(graph, ["encoder"], layers, feeds, "memory")
+        return [found.of(i, length, length) for i, length in enumerate(lengths)]
+
+    def _attend(
+        self, graph: GraphName, kinds: Sequence[str], layers: int, feeds: Feeds, last: str
+    ) -> list[AttendedBatch]:
+        """Return what a graph computes of each of these kinds of attention. A gated graph also has
+        the output `last`, which NaN anywhere reaches (`_run`)."""
+        gates = feeds.get("gates")
+        parts = ["attention"] if gates is None else ["attention", "value_norms"]
+        names = [f"{kind}_{part}_{i}" for kind in kinds for part in parts for i in range(layers)]
+        found = self._run(graph, names if gates is None else [*names, last], feeds)
+        size = len(parts) * layers
+        split = [found[size * k : size * (k + 1)] for k in range(len(kinds))]
         if gates is None:
-            found = self._run("encoder_attention", names, feeds)
-        else:
-            found = self._run("gated_encoder", [*names, *norms, "memory"], feeds)
-        weights, value_norms = found[:layers], found[layers : 2 * layers]
-        return [Attended.of(weights, value_norms, gates, i, n, n) for i, n in enumerate(lengths)]
+            return [AttendedBatch(each) for each in split]
+        own = gates.reshape(len(gates), len(kinds), layers, -1)  # (B, K, L, H)
+        return [
+            AttendedBatch(each[:layers], each[layers:], own[:, k]) for k, each in enumerate(split)
+        ]
 
     def score(
         self,
@@ -405,7 +397,3 @@ class Session:
 def unpadded(rows: Array, lengths: IntArray) -> list[Array]:
     """Return each row, such as (S, M) of (B, longest, M), without padding."""
     return [row[:length] for row, length in zip(rows, lengths, strict=True)]
-
-
-def names_of(what: str, kinds: Iterable[str], layers: int) -> list[str]:
-    return [f"{kind}_{what}_{layer}" for kind in kinds for layer in range(layers)]

@@ -9,6 +9,12 @@ from pathlib import Path
 SERVING = re.compile(r'"serving","page":"http://127.0.0.1:(\d+)/')  # in the log, once it does
 
 
+def run_python(*arguments, **options):
+    """Run Python to its end, and return its status and what it wrote."""
+    given = {"capture_output": True, "text": True, "timeout": 60, "check": False, **options}
+    return subprocess.run([sys.executable, *arguments], **given)
+
+
 @contextlib.contextmanager
 def running(*command):
     """A process that serves, and its port."""

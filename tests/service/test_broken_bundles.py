@@ -4,8 +4,6 @@ import asyncio
 import multiprocessing
 import re
 import shutil
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from service.text.opening import open_tokenizers
 from service.wire import Entry
 from tests.service.mutations.edit import seal
 from tests.service.mutations.every import GREEDY, RAW, SEALED
-from tests.service.processes import children_of
+from tests.service.processes import children_of, run_python
 
 SETTINGS = Settings(provider=Provider.cpu, threads=1)
 TEXTS = ["red green blue", "two", "three one two red blue green"]
@@ -151,10 +149,7 @@ def test_time_and_memory_of_opening_are_bounded(copy, name, capfd):
 
 def test_opening_restores_the_limits_of_the_process(tiny):
     """In a process of its own: limits that an earlier test left would hide those of this one."""
-    command = [sys.executable, "-c", OPENING, str(tiny)]
-    before, after = subprocess.run(
-        command, check=True, capture_output=True, text=True
-    ).stdout.split()
+    before, after = run_python("-c", OPENING, str(tiny), check=True).stdout.split()
     assert before == after != "0,0,0"
 
 
@@ -193,9 +188,7 @@ def held_by(pid):
 def test_the_command_says_one_line(copy, name):
     {**SEALED, **GREEDY}[name](copy)
     seal(copy)
-    flags = ["--bundles", str(copy), "--port", "0"]
-    command = [sys.executable, "-m", "service", *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = run_python("-m", "service", "--bundles", str(copy), "--port", "0")
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert ended.stderr.startswith("heed: ")

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 
@@ -14,19 +12,14 @@ from structlog.testing import capture_logs
 
 from service import logs
 from service.logs import LogWriter
+from tests.service.processes import run_python
 from tests.waiting import wait_until
 
 
 def log_of(code, log_format="json"):
     """The output of a process that logs."""
     start = f"import structlog, logging; from service.logs import *; configure_logs({log_format!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{start}\n{code}\nflush_logs()"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python("-c", f"{start}\n{code}\nflush_logs()")
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     return done.stdout

@@ -4,15 +4,13 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from socket import SO_RCVBUF, SOL_SOCKET, socket
 
 import pytest
 
 from service.settings.settings import DEFAULT_BUNDLE
-from tests.service.processes import children_of, running
+from tests.service.processes import children_of, run_python, running
 from tests.waiting import wait_until
 
 SERVE_ONCE = """
@@ -58,15 +56,7 @@ def python(*arguments, stdin="", **environment):
     """Without what this process or a CI machine sets that would silence the runtime's telemetry."""
     silent = {"CI", "ORT_DISABLE_TELEMETRY"}
     inherited = {name: value for name, value in os.environ.items() if name not in silent}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**inherited, **environment},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_python(*arguments, env={**inherited, **environment}, input=stdin)
 
 
 def test_the_service_imports_no_torch():

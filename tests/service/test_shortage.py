@@ -1,12 +1,11 @@
 """Where memory or threads are short, the start ends in one line and not in a traceback."""
 
 import errno
-import subprocess
-import sys
 
 import pytest
 
 from service.memory import exit_if_short
+from tests.service.processes import run_python
 
 LIMITED = """
 import os, resource, sys
@@ -19,8 +18,7 @@ os.execv(sys.executable, [sys.executable, "-m", "service", "--port", "0"])
 @pytest.mark.parametrize("kib", [60_000, 130_000])
 def test_too_little_memory_to_start_is_a_line(kib):
     """OpenBLAS speaks for itself. With more, the place depends on the machine."""
-    command = [sys.executable, "-c", LIMITED, str(kib)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_python("-c", LIMITED, str(kib))
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()

@@ -267,7 +267,7 @@ def subwords():
 
 
 def fallback():
-    """Bytes as sentencepiece names them, beside letters and a special token."""
+    """Bytes as sentencepiece names them, besides letters and a special token."""
     pieces = ["</s>", "a", "b", *(f"<0x{byte:02X}>" for byte in range(256))]
     model = BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True)
     library = Library(model)

@@ -11,7 +11,7 @@ SIZES = {
 
 
 def check_accessible(page):
-    """The page follows the rules of axe, and is no wider than the screen."""
+    """The page follows the rules of axe, and is not wider than the screen."""
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -1,4 +1,4 @@
-"""A document is decoded sentence by sentence, and a second page shows another answer beside."""
+"""A document is decoded sentence by sentence, and a second page shows another answer next to it."""
 
 import httpx2
 import pytest

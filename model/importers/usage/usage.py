@@ -114,7 +114,7 @@ def read_marian_usage(
 
 
 def read_marian_shortlists(checkpoint: Checkpoint, config: TransformerConfig) -> Shortlists | None:
-    """Return the shortlists that lie beside the weights, with the tokens that Marian adds."""
+    """Return the shortlists that lie next to the weights, with the tokens that Marian adds."""
     path = find_shortlists(checkpoint.folder)
     if path is None:
         return None

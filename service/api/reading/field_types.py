@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from service.api.reading.validation_errors import LONGEST_NAME, NESTED, OTHERS
+from service.api.reading.validation_errors import LONGEST_NAME, OPTION_OBJECTS, OTHERS
 from service.bundle.decoding import LONGEST_SUPPRESSED, MOST_SUPPRESSED
 from service.errors import MOST_FAULTS, Invalid, shorten
 from service.text import tokenizer
@@ -327,7 +327,7 @@ class Foreign(Strict):
         others = (name for name in cast("dict[str, Any]", value) if name not in fields)
         for name in islice(others, MOST_FAULTS):
             near = get_close_matches(name[:LONGEST_NAME], fields, 1, ALIKE)
-            if name in NESTED and "parameters" in fields:
+            if name in OPTION_OBJECTS and "parameters" in fields:
                 near = ["parameters"]
             if near:
                 context = {"name": shorten(name), "near": near[0]}

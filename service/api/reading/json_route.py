@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from service.api.reading.call import SMALL, Call
-from service.api.reading.validation_errors import validate
+from service.api.reading.validation_errors import Body, validate
 from service.errors import (
     Abandoned,
     Invalid,
@@ -43,7 +43,6 @@ TIMEOUT = {
     "schema": {"type": "number", "exclusiveMinimum": 0},
 }
 
-Body = TypeVar("Body", bound=BaseModel)
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 

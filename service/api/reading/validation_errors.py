@@ -13,7 +13,7 @@ from service.errors import MOST_FAULTS, Fault, Invalid, describe_fault, shorten
 Body = TypeVar("Body", bound=BaseModel)
 
 OTHERS = "others"  # type of an error that stands for `count` other items of a list
-UNKNOWN = "is not a field"
+NOT_A_FIELD = "is not a field"
 VARIANT = "as "  # how the tags of union variants begin, which pydantic puts into locations
 KEY = "[key]"  # how pydantic's location of a key ends, after its object's field and itself
 LONGEST_NAME = 64  # characters of an unknown field that are compared with the fields
@@ -25,7 +25,7 @@ TEXTS = (  # its names anywhere
     *("sources", "src", "src_text", "texts"),
 )
 # Objects in which other APIs put options
-NESTED = (
+OPTION_OBJECTS = (
     "config",
     "generate_kwargs",
     "generation_config",
@@ -116,7 +116,7 @@ def read_errors(errors: Sequence[Any], body: type[BaseModel]) -> Invalid:
     listing = {
         each["loc"][:-1]: i
         for i, each in enumerate(found[:MOST_FAULTS])
-        if each["type"] == "extra_forbidden" and faults[i].detail == UNKNOWN
+        if each["type"] == "extra_forbidden" and faults[i].detail == NOT_A_FIELD
     }
     for parents, i in listing.items():
         fields = f"; the fields are {', '.join(model_at(body, parents).model_fields)}"
@@ -130,7 +130,7 @@ def read_fault(error: Any, body: type[BaseModel]) -> Fault:
     location = error["loc"]
     if error["type"] == "extra_forbidden":
         *parents, unknown = location
-        detail = describe_unknown(str(unknown), body, parents)
+        detail = describe_unknown_field(str(unknown), body, parents)
         return Fault(pointer_to(parents) + segment(unknown), detail)
     if location[2:] == (KEY,):
         return Fault(pointer_to(location[:2]), f"is a key that {describe_fault(error)}")
@@ -140,20 +140,20 @@ def read_fault(error: Any, body: type[BaseModel]) -> Fault:
     return Fault(pointer_to(location), describe_fault(error) + example)
 
 
-def describe_unknown(unknown: str, body: type[BaseModel], parents: Sequence[int | str]) -> str:
+def describe_unknown_field(name: str, body: type[BaseModel], parents: Sequence[int | str]) -> str:
     """Return what is wrong with an unknown field of an object in a body, and what to send
     instead if it can be told."""
     known = [*model_at(body, parents).model_fields]
     text = text_field(known)
-    if unknown in NESTED and text and not parents:
+    if name in OPTION_OBJECTS and text and not parents:
         if "parameters" in known:
-            return f"{UNKNOWN}: did you mean parameters?"
-        return f"{UNKNOWN}: put its fields next to {text}"
+            return f"{NOT_A_FIELD}: did you mean parameters?"
+        return f"{NOT_A_FIELD}: put its fields next to {text}"
     nested = model_at(body, ["attention"]).model_fields if "attention" in known else ()
-    if unknown in nested and not parents:
-        return f"{UNKNOWN}: put it into attention"
-    near = near_fields(unknown, known)
-    return UNKNOWN + (f": did you mean {' or '.join(near)}?" if near else "")
+    if name in nested and not parents:
+        return f"{NOT_A_FIELD}: put it into attention"
+    near = near_fields(name, known)
+    return NOT_A_FIELD + (f": did you mean {' or '.join(near)}?" if near else "")
 
 
 def model_at(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:

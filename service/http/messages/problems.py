@@ -186,7 +186,7 @@ async def answer_http_exception(
     if status == HTTPStatus.NOT_FOUND:
         if not path_of(request.scope):  # a browser's address of the page, without its slash
             return RedirectResponse(f"{prefix_of(request.scope)}/")
-        detail = describe_unknown(request, names)
+        detail = describe_unknown_path(request, names)
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = methods_at(request, headers.get("Allow", "GET"))  # static files send no Allow
         headers["Allow"] = ", ".join([*methods, "OPTIONS"])
@@ -200,7 +200,7 @@ async def answer_http_exception(
     return answer_problem(request, Refusal(status, detail), headers)
 
 
-def describe_unknown(request: Request, names: Mapping[str, str]) -> str:
+def describe_unknown_path(request: Request, names: Mapping[str, str]) -> str:
     """Return the detail of an unknown path: it lists the endpoints of the protocol that has the
     paths around it, or else those of the OpenAPI document."""
     detail = f"{shorten(request.url.path)} does not exist"

@@ -21,7 +21,7 @@ from service.pace import refuse, retry_after
 # Stands for a character of a request id in a prepared answer, and occurs nowhere else.
 ID_MARK = "~"
 LOG_EVERY = 1.0  # seconds
-FIRST = 1 << 14  # bytes of a new connection that are looked at before it is set up
+FIRST_BYTES = 1 << 14  # of a new connection that are looked at before it is set up
 
 logger = structlog.get_logger()
 
@@ -58,7 +58,7 @@ class Refusals:
         it would: to set up a connection takes twice as long. Protocol judges the others, and those
         whose request has not arrived whole. Without a crowd nothing is late."""
         with suppress(OSError):  # nothing has arrived yet, or the connection is broken
-            data = connection.recv(FIRST, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            data = connection.recv(FIRST_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             request = Glance(data)
             if not request.whole or not self._knows(request.url, request.headers):
                 return False

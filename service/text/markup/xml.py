@@ -40,7 +40,7 @@ def read_xml(source: str, pointer: str) -> list[Event]:
     except ExpatError as error:
         column = error.offset - (0 if whole or error.lineno > 1 else len(ROOT))
         line = LINE_BREAK.split(text)[error.lineno - 1]
-        column = max(0, min(column, len(line)))  # ROOT is no part of it
+        column = max(0, min(column, len(line)))  # without ROOT
         why = str(error).partition(": ")[0]
         advice = REMOVE if INVALID.match(line, column) else ADVICE.get(why)
         where = f"line {error.lineno}, column {column + 1}"

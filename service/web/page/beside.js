@@ -1,4 +1,4 @@
-/** Two answers beside each other: the page shows itself twice, each with a state of its own. */
+/** Two answers side by side: the page shows itself twice, each with a state of its own. */
 import { element } from "view/labels.js";
 
 const $ = (id) => document.getElementById(id);

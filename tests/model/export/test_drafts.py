@@ -1,4 +1,4 @@
-"""The graph that reads several tokens a row, beside the step that reads one."""
+"""The graph that reads several tokens a row, compared with the step that reads one."""
 
 import numpy as np
 import pytest

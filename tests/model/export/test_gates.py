@@ -1,4 +1,5 @@
-"""Graphs with a gate for each head, beside a network whose output projections lack its slices."""
+"""Graphs with a gate for each head, compared with a network whose output projections lack its
+slices."""
 
 import copy
 
@@ -190,7 +191,7 @@ def test_norms_are_those_of_the_vectors_whose_sum_is_the_output_of_attention(exp
             norms = np.sqrt((vectors**2).sum(-1))
             np.testing.assert_allclose(ours.norms[layer], norms, **TOLERANCE)
             expected = ours.weights[layer] * norms[:, None]
-            np.testing.assert_allclose(ours.weighted_norms[layer], expected, **TOLERANCE)
+            np.testing.assert_allclose(ours.measured("norm")[layer], expected, **TOLERANCE)
             total = np.einsum("hts,hsm->tm", ours.weights[layer], vectors)
             total += module.output.bias.numpy()
             np.testing.assert_allclose(total, given, rtol=1e-3, atol=1e-4)

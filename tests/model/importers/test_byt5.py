@@ -91,7 +91,7 @@ def test_bytes_that_are_not_utf8_are_left_out_as_hugging_face_leaves_them_out(li
 
 
 def read_by(theirs, ids):
-    """Return their text of ids. They leave out bytes that are no character at the end of it."""
+    """Return their text of ids. They leave out bytes at the end of it that are not a character."""
     letter = 3 + ord("a")
     return theirs.decode([*ids, letter], skip_special_tokens=True).removesuffix("a")
 

@@ -1,4 +1,4 @@
-"""Bundles with an SSRU decoder, served over HTTP, beside an oracle in NumPy."""
+"""Bundles with an SSRU decoder, served over HTTP, compared with an oracle in NumPy."""
 
 import numpy as np
 import pytest

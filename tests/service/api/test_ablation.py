@@ -1,4 +1,4 @@
-"""ablate and measure in requests, beside a bundle whose weights lack the heads."""
+"""ablate and measure in requests, compared with a bundle whose weights lack the heads."""
 
 import shutil
 

@@ -115,7 +115,7 @@ def test_several_words_for_a_model_of_one_word_are_told_so(post, path, source):
 
 
 def test_a_target_is_not_told_to_be_sent_in_words(post):
-    """One target stands beside each source, so a list of its words would be refused, too."""
+    """Each source has one target, so a list of its words would be refused, too."""
     status, problem = post("/v1/score", source="heed", target="HH qq IY1")
     assert status == 422
     assert "'qq' at offset 3, which the vocabulary lacks: send only AA0" in problem["detail"]

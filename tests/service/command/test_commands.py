@@ -1,7 +1,6 @@
 """The command heed: what it prints, and that it answers as the service does."""
 
 import json
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -20,6 +19,7 @@ from service.command.__main__ import COMMANDS, main
 from service.command.errors import IN_FLAGS
 from service.command.serve import TAKES
 from service.settings.settings import Settings
+from tests.service.processes import run_python
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -376,8 +376,7 @@ for arguments in (["decode", "heed"], ["score", "heed", "D"], ["attention", "hee
 unused = {"torch", "model", "fastapi", "service.app", "uvicorn", "httpx2", "huggingface_hub"}
 assert not unused & {*sys.modules}, unused & {*sys.modules}
 """
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-c", code, cwd=ROOT)
     assert done.stdout.startswith("HH IY1 D\n-")
     assert (done.stdout.splitlines()[2], done.stderr) == ("heed → D", "")
 
@@ -391,8 +390,7 @@ for command in ("decode", "attention", "score"):
         main([command, "--help"])
 assert not {"onnxruntime", "fastapi", "service.engine"} & {*sys.modules}
 """
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-c", code, cwd=ROOT)
     assert (done.stdout.count("Usage: "), done.stderr) == (3, "")
 
 
@@ -413,8 +411,7 @@ for command in {[*extras]}:
     except SystemExit as end:
         print(end.code)
 """
-    run = [sys.executable, "-c", code]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-c", code, cwd=ROOT)
     assert done.stdout.split() == ["2"] * 3
     for said, extra in zip(done.stderr.splitlines(), extras.values(), strict=True):
         assert said.startswith("heed: torch is not installed: ")
@@ -432,8 +429,7 @@ def test_completion_without_the_extra_prints_nothing(monkeypatch, capfd):
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["convert", "train", "evaluate", "export"])
 def test_commands_of_the_model_explain_themselves(command):
-    run = [sys.executable, "-m", "service.command", command, "--help"]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_python("-m", "service.command", command, "--help", cwd=ROOT, check=True)
     assert f"Usage: heed {command} [OPTIONS]" in done.stdout
 
 

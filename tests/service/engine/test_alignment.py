@@ -67,15 +67,15 @@ def test_a_target_prefix_has_rows_too(tiny_bundle, every_weight, shift):
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_attention_beside_an_alignment_is_what_it_is_without(tiny_bundle, every_weight, shift):
+def test_attention_with_an_alignment_is_what_it_is_without(tiny_bundle, every_weight, shift):
     bundle = with_alignment(tiny_bundle, shift=shift)
     with running(bundle) as engine:
         asked = {"target_ids": [5, 6, 7], "selection": every_weight(bundle)}
         both = [entry([4, 5, 6], **asked), entry([4, 5, 6], aligns=True, **asked)]
-        without, beside = answers(engine, both)
-    assert (len(without.alignment), len(beside.alignment)) == (0, 1)
+        without, aligned = answers(engine, both)
+    assert (len(without.alignment), len(aligned.alignment)) == (0, 1)
     for kind, weights in without.attention[0].items():
-        assert_close(beside.attention[0][kind], weights)
+        assert_close(aligned.attention[0][kind], weights)
 
 
 def test_the_last_token_of_a_target_that_takes_all_positions(tiny_bundle, every_weight):

@@ -147,7 +147,7 @@ def test_wide_labels_have_the_room_they_need():
 
 @pytest.mark.parametrize("of", ["attention", "heads"])
 def test_each_kind_has_a_scale_of_its_own(of):
-    """The colours of small numbers are not lost beside the large ones of another kind."""
+    """The colours of small numbers are not lost among the large ones of another kind."""
     weights = weights_of(3, 4)
     largest = {"encoder": 8.0, "decoder": 0.5, "cross": 0.001}
     blocks = [

@@ -1,8 +1,6 @@
 """API keys: who may ask what, and that no message holds a key."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,6 +9,7 @@ from service.errors import StartupError
 from service.http.middleware.keys import read_keys
 from service.settings.settings import Settings
 from tests.conftest import TINY, opened
+from tests.service.processes import run_python
 
 FIRST, SECOND, THIRD = (f"{name}-0123456789abcdef" for name in ("first", "second", "third"))
 BODY = {"source": "red"}
@@ -135,14 +134,7 @@ for arguments in (["--help"], ["--port", "x"], ["--nonsense", sys.argv[1]]):
 
 
 def test_no_key_is_printed():
-    done = subprocess.run(
-        [sys.executable, "-c", PRINT, FIRST],
-        env={**os.environ, "HEED_API_KEYS": SECOND},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python("-c", PRINT, FIRST, env={**os.environ, "HEED_API_KEYS": SECOND})
     assert "HEED_API_KEYS" in done.stdout
     assert done.stderr.count("heed: ") == 2, done.stderr
     assert SECOND not in done.stdout + done.stderr

@@ -1,8 +1,6 @@
 """Spans: a request's own, with one for each stage below it, in the client's trace."""
 
 import os
-import subprocess
-import sys
 import threading
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +15,7 @@ from structlog.testing import capture_logs
 
 from service.app import create_app
 from service.settings.settings import Provider, Settings
-from tests.service.processes import running
+from tests.service.processes import run_python, running
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
@@ -133,14 +131,7 @@ HIDE = "import sys; sys.modules['opentelemetry.sdk'] = None\n"
 )
 def test_tracing_starts_only_if_a_collector_is_named(code, variables, said):
     others = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**others, **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python("-c", code, env={**others, **variables})
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == len(said)

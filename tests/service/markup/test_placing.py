@@ -27,9 +27,6 @@ def translate(source, target, pairs, kind="html"):
     return document.write([Translated(unit.span, target, aligned)])
 
 
-IN_ORDER = [(i, i) for i in range(9)]
-
-
 @pytest.mark.parametrize(
     ("source", "target", "pairs", "written"),
     [

@@ -1,4 +1,5 @@
-"""Both KV caches beside a model of them that keeps every row apart and rebuilds everything."""
+"""Both KV caches, compared with a model of them that keeps every row apart and rebuilds
+everything."""
 
 from dataclasses import dataclass, field
 

@@ -147,7 +147,7 @@ def test_memory_is_given_back_when_long_sources_and_many_rows_have_left(
 
 def test_a_first_batch_gets_the_rows_it_needs_and_newcomers_at_most_twice_as_many(session, bundle):
     (_, one), (_, eight) = (session.encode(sources(bundle, [8] * count)) for count in (1, 8))
-    needed = 3 * sum(array.nbytes for array in eight.keys_values)  # 16 positions beside 8
+    needed = 3 * sum(array.nbytes for array in eight.keys_values)  # 8 + 16 positions
     cache = session.new_cache(rows_per_source=1)
     cache.insert(eight)
     cache.grow(16)
@@ -227,7 +227,7 @@ def test_several_threads_compute_what_one_does(bundle, session):
 
 
 def test_int8_weights_of_a_step_are_those_of_the_pass_over_all(g2p):
-    """The last row of a pass that ends at that step, beside the row of the whole target."""
+    """The last row of a pass that ends at that step, compared with the row of the whole target."""
     bundle = load_bundle(g2p)
     session = Session(bundle, FP32.model_copy(update={"precision": Precision.int8}))
     random = np.random.default_rng(0)

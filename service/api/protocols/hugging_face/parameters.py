@@ -93,7 +93,7 @@ class Parameters(NamedTuple):
 
 def read_parameters(given: Mapping[str, Any], manifest: Manifest) -> Parameters:
     """Return the options of a request. Raise Invalid for a parameter that Heed lacks."""
-    parameters = flatten(given)
+    parameters = merge_nested(given)
     check_known(parameters)
     for flag in FLAGS:
         if not isinstance(parameters.get(flag, False), bool):
@@ -148,7 +148,7 @@ def read_truncation(value: Any) -> bool:
     return value in CUTTING
 
 
-def flatten(given: Mapping[str, Any]) -> dict[str, Any]:
+def merge_nested(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all parameters that are not null, with those of an object in them. Raise Invalid for
     one that is in both."""
     nested = given.get(NESTED) or {}

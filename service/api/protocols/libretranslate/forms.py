@@ -32,14 +32,14 @@ def read_form(content_type: str, content: bytes, query: str = "") -> dict[str, s
             raise UnsupportedMediaType(
                 f"content-type is {found}: send application/json, {URL_ENCODED} or {MULTIPART}"
             )
-        return once(pairs) | once(read_parts(query))
+        return filled_fields(pairs) | filled_fields(read_parts(query))
     except ValueError as error:
         raise Unparsable(
             f"the form cannot be read: send at most {MOST_FIELDS} fields, encoded as UTF-8"
         ) from error
 
 
-def once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def filled_fields(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the fields that are not empty. Raise Invalid for one that is repeated."""
     fields: dict[str, str] = {}
     for name, value in pairs:

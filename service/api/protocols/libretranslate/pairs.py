@@ -41,8 +41,8 @@ def pairs_of(models: Iterable[Model]) -> list[Pairs]:
 def choose_model(every: Sequence[Pairs], source: str, target: str) -> Model:
     """Return the first model that translates from one language into another. Raise Invalid."""
     check_any(every)
-    check_known(source, [code for pairs in every for code in pairs.sources])
-    check_known(target, [code for pairs in every for code in pairs.targets])
+    check_code(source, [code for pairs in every for code in pairs.sources])
+    check_code(target, [code for pairs in every for code in pairs.targets])
     fitting = [each.model for each in every if source in each.sources and target in each.targets]
     if not fitting:
         detail = f"is {target!r}, into which no model translates from {source!r}: GET /languages"
@@ -54,7 +54,7 @@ def sources_into(every: Sequence[Pairs], target: str) -> tuple[str, ...]:
     """Return the languages from which some model translates into another one. Raise Invalid if no
     model has that."""
     check_any(every)
-    check_known(target, [code for pairs in every for code in pairs.targets])
+    check_code(target, [code for pairs in every for code in pairs.targets])
     return tuple(
         dict.fromkeys(code for each in every if target in each.targets for code in each.sources)
     )
@@ -65,7 +65,7 @@ def check_any(every: Sequence[Pairs]) -> None:
         raise Invalid.at("/target", f"cannot be chosen: {NO_LANGUAGES}")
 
 
-def check_known(given: str, codes: Sequence[str]) -> None:
+def check_code(given: str, codes: Sequence[str]) -> None:
     """Raise Unsupported if no model has a language of this code."""
     if given in codes:
         return

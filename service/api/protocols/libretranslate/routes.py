@@ -5,7 +5,7 @@ Languages have the codes that their model gives them.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
@@ -38,7 +38,7 @@ from service.api.reading.call import Call
 from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body
 from service.api.reading.languages import AUTO, first_pair
 from service.api.reading.selection import can_align
-from service.api.reading.validation_errors import validate
+from service.api.reading.validation_errors import Body, validate
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
 from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode_json
@@ -78,7 +78,6 @@ router = APIRouter(
     route_class=JsonRoute,
     tags=["protocols"],
 )
-Body = TypeVar("Body", bound=BaseModel)
 EXAMPLES: Examples = {  # fit_to_models puts in languages of the first model that has some
     "text": {"summary": "A text", "value": {"q": "Hello.", "source": "auto", "target": "fr"}},
 }

@@ -28,7 +28,7 @@ DTYPES: dict[Datatype, np.dtype[Any]] = {
 }
 RANKS = {1: "one axis", 2: "two axes"}  # of inputs
 LENGTH = struct.Struct("<I")  # before each element of BYTES
-EXAMPLE = {"name": "source", "shape": [1], "datatype": "BYTES", "data": ["heed"]}
+INPUT_EXAMPLE = {"name": "source", "shape": [1], "datatype": "BYTES", "data": ["heed"]}
 INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -76,7 +76,7 @@ class InferRequest(Foreign):
     model_version: str = ""
     id: str = Field(default="", max_length=256)
     parameters: dict[str, Any] = Field(default={})
-    inputs: list[Input] = Field(min_length=1, max_length=16, examples=[[EXAMPLE]])
+    inputs: list[Input] = Field(min_length=1, max_length=16, examples=[[INPUT_EXAMPLE]])
     outputs: list[RequestedOutput] = Field(default=[], max_length=64, examples=[[{"name": "text"}]])
 
 
