@@ -129,10 +129,11 @@ class Oracle:
 
     def search(self, source, beams, longest, banned=(1,), eos_id=0):
         """Return tokens and summed log-probs of hypotheses, best mean log-prob first: the search of
-        `model/search.py`'s kind, over whole targets and without a cache. It stops at `beams` ends.
+        `model/search.py`'s kind, over whole targets and without a cache. It stops at `beams` ends;
+        at the longest length live beams count, too, as Hugging Face has it.
         """
         memory, live, ended = self.encode(source), [([], 0.0)], []
-        for _ in range(longest):
+        for length in range(1, longest + 1):
             found = []
             for tokens, total in live:
                 log_probs = self.decode(memory, tokens)[0][-1].copy()
@@ -142,9 +143,9 @@ class Oracle:
             found = sorted(found, key=lambda each: -each[1])[: 2 * beams]
             ended += [each for each in found[:beams] if each[0][-1] == eos_id]
             live = [each for each in found if each[0][-1] != eos_id][:beams]
+            if length == longest:
+                ended += live
             if len(ended) >= beams:
                 break
-        else:
-            ended += live
         ranked = sorted(ended, key=lambda each: -each[1] / len(each[0]))
         return ranked[:beams]
