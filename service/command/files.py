@@ -159,7 +159,7 @@ async def decode_lines(
         part = output.with_name(f"{output.name}.{mark}.part")
         done = count_whole_lines(part)
         if done:
-            report(f"going on after the {done} lines of {part}")
+            report(f"going on after line {done} of {part}")
         progress = LineProgress(done)
         failed = 0
         left = islice(chain(first, texts), done, None)

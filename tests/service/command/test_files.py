@@ -124,7 +124,7 @@ def test_a_bad_line_is_named_and_skipped_by_choice(heed, tmp_path, words, target
     assert not (tmp_path / "w.tsv").exists()
     skipped = heed("decode", *files, "--partial")
     assert skipped.exit_code == 1
-    assert "heed: going on after the 300 lines of " in skipped.stderr
+    assert "heed: going on after line 300 of " in skipped.stderr
     assert "heed: line 301 has '7' at offset 0" in skipped.stderr
     lines = (tmp_path / "w.tsv").read_text().splitlines()
     assert lines[300:] == ["7\t", f"ax\t{targets['ax']}"]
@@ -281,7 +281,7 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path, words, targets):
     part.write_bytes(whole + b"hee")  # as if it was killed while it wrote a line
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     count = whole.count(b"\n")
-    assert f"going on after the {count} lines of" in done.stderr
+    assert f"going on after line {count} of" in done.stderr
     lines = (tmp_path / "w.tsv").read_text().splitlines()
     assert lines == [f"{word}\t{targets[word]}" for word in words]
     assert not [*tmp_path.glob("*.part")]
@@ -291,7 +291,7 @@ def test_standard_input_that_has_changed_is_decoded_from_its_beginning(heed, tmp
     command = ["decode", "--output", tmp_path / "w.txt"]
     assert heed(*command, stdin="ax\n" * 300 + "7\n").exit_code == 1
     again = heed(*command, "--partial", stdin="ax\n" * 300 + "7\n")
-    assert "going on after the 300 lines" in again.stderr
+    assert "going on after line 300" in again.stderr
     assert (tmp_path / "w.txt").read_text() == f"{targets['ax']}\n" * 300 + "\n"
     assert heed(*command, stdin="ax\n" * 300 + "7\n").exit_code == 1
     other = heed(*command, stdin="heed\n" + "ax\n" * 299)

@@ -127,7 +127,7 @@ def test_a_service_that_stays_away_ends_the_command_which_goes_on_later(heed, fi
         assert ended.stderr == "heed: not now\n"
         service.failures.clear()
         done = heed("decode", *files, "--url", service.url)
-    assert "heed: going on after the 8 lines of " in done.stderr
+    assert "heed: going on after line 8 of " in done.stderr
     assert read(files) == CAPITALS
     assert sorted(service.answered) == sorted(LINES)
 
