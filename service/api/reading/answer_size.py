@@ -209,12 +209,9 @@ def attention_nbytes(
     Each source has `targets` targets; the answer has `other_bytes` in addition to the weights. A
     pass computes the weights of every layer and head, whichever are selected.
     """
-    weights = largest_pass = 0
-    for each, count in sources.items():
-        weights += count * selection.nbytes(*each)
-        of_pass = selection.pass_nbytes(config, each.source, each.decoder)
-        largest_pass = max(largest_pass, of_pass)
-    return max(targets * weights + other_bytes, largest_pass)
+    weights = sum(count * selection.nbytes(*each) for each, count in sources.items())
+    passes = (selection.pass_nbytes(config, each.source, each.decoder) for each in sources)
+    return max([targets * weights + other_bytes, *passes])
 
 
 def smaller(selected: AttentionSelection) -> Iterator[AttentionSelection]:
