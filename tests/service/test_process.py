@@ -173,19 +173,9 @@ def test_no_client_delays_the_end_of_the_service_until_its_own_timeout(sent, unt
     assert "Finished server process" in rest
 
 
-END_SOON = """
-from service.http.server import server
-from service.serving import client
-from service.__main__ import main
-server.GIVE_UP, server.DROP, client.CLOSING_SHARE = 0.02, 0.04, 0.01
-main()
-"""
-
-
 def soon_ending():
-    """A service that soon gives up requests and clients at its end, and has the rest of a minute
-    for all else."""
-    return running("-c", END_SOON, "--timeout", "3600", "--shutdown-timeout", "60")
+    """A service that has three seconds left when it has dropped its clients."""
+    return running("-m", "service", "--timeout", "3600", "--shutdown-timeout", "15")
 
 
 @pytest.mark.parametrize("stops", [pytest.param(False, marks=pytest.mark.long), True])
