@@ -207,7 +207,7 @@ def write_int8(model: Transformer, folder: Path, found: Calibration) -> SaveGrap
     stored = write_tensors(folder / WEIGHTS, int8_sources(tensors, names))
 
     def save(name: str, proto: onnx.ModelProto, tokens: IdArray | None) -> None:
-        quantize(proto, found.scales, names, biases)
+        quantize(proto, found.scales, names, biases, found.wide)
         if tokens is not None:
             keep_tokens(proto.graph, tokens)
         refer_to(proto.graph, WEIGHTS, stored)

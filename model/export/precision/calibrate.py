@@ -28,10 +28,12 @@ A_PASS, ALL_PASSES = 5e10, 3e12
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Scales of activations, the modules that stay fp32, and in a sentence what int8 changes."""
+    """Scales of activations, the modules that stay fp32, those of the others that read 16 bits of
+    their activations, and in a sentence what int8 changes."""
 
     scales: Scales
     fp32: set[str]
+    wide: set[str]
     summary: str
 
 
@@ -44,16 +46,17 @@ def calibrate(model: Transformer, pairs: IdPairs, tolerance: float = ON_RANDOM_I
     """
     scales = constant_scales(largest_inputs(model, pairs))
     measured, passes = affordable(model, pairs)
-    choice = choose(model, Damage(model, scales, measured), scales, passes, tolerance)
-    kept = {name: each for name, each in scales.items() if name in choice.int8 - choice.per_row}
-    left = {*int8_modules(model)} - choice.int8
-    share = size_of(model, left) / size_of(model, int8_modules(model))
+    choice = choose(model, Damage(model, scales, measured), passes, tolerance)
+    kept = {name: each for name, each in scales.items() if name in choice.int8}
+    left, wide = {*int8_modules(model)} - choice.int8, choice.wide & choice.int8
+    whole = size_of(model, int8_modules(model))
     summary = (
-        f"{share:.0%} of the weights stay fp32; int8 changes predictions by {choice.chosen:.1e}"
-        f" nats a token, at most {choice.tolerable:.1e} are tolerable, all products would change"
-        f" them by {choice.whole:.1e}"
+        f"{size_of(model, left) / whole:.0%} of the weights stay fp32,"
+        f" {size_of(model, wide) / whole:.0%} multiply activations of 16 bits; int8 changes"
+        f" predictions by {choice.chosen:.1e} nats a token, at most {choice.tolerable:.1e} are"
+        f" tolerable, all products with 8 bits would change them by {choice.whole:.1e}"
     )
-    return Calibration(kept, left, summary)
+    return Calibration(kept, left, wide, summary)
 
 
 def affordable(model: Transformer, pairs: IdPairs) -> tuple[IdPairs, int]:

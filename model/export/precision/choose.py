@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from model.export.files.weights import int8_modules, stored_name
+from model.export.files.weights import int8_modules, linear_layers, stored_name
 from model.export.precision.damage import Damage
 from model.network.transformer import Transformer
 
 # Most damage, as a share of the entropy of the network's predictions: int8 changes certain
 # predictions less. Random ids are unlike texts, and more precision would not help there.
-ON_TEXTS, ON_RANDOM_IDS = 2e-4, 1e-3
+ON_TEXTS, ON_RANDOM_IDS = 1e-4, 1e-3
 LEAST = 2e-6  # nats a token: the limit of a network that is certain of everything
 STRICTER = 0.75  # factor of the allowed sum after the whole did more damage than is tolerable
 MERGED = ("query", "key", "value")  # one product in the graph of a self-attention
@@ -31,36 +31,33 @@ class Chosen:
     """The modules that int8 computes, and the damage that it does."""
 
     int8: set[str]
-    per_row: set[str]  # modules of int8 that scale each row of their input by itself
+    wide: set[str]  # linear layers of int8 that read 16 bits of their activations
     whole: float  # damage if all modules were int8
     chosen: float
     tolerable: float
 
 
-def choose(
-    model: Transformer, damage: Damage, constant: Collection[str], passes: int, tolerance: float
-) -> Chosen:
-    """Take modules out of int8, the most damaging for their size first, until the damage of the
-    others is at most `tolerance` of the entropy. Modules of `constant` get a scale for each row
-    first.
+def choose(model: Transformer, damage: Damage, passes: int, tolerance: float) -> Chosen:
+    """Let linear layers read 16 bits of their activations, the most damaging for their size first,
+    until the damage of all is at most `tolerance` of the entropy. What then still does too much
+    leaves int8.
 
     The modules of a place, such as the keys of all layers, are measured together first. After
     `passes` they are not measured one by one any more.
     """
     tolerable = max(LEAST, tolerance * damage.entropy)
     modules = int8_modules(model)
-    per_row = {*modules} - {*constant}
-    whole = damage.of(modules, per_row)
-    choice = Chosen({*modules}, per_row, whole, whole, tolerable)
+    whole = damage.of(modules)
+    choice = Chosen({*modules}, set(), whole, whole, tolerable)
     if whole <= tolerable:
         return choice
     groups = group_by_place(units_of(model, modules))
-    damages: Damages = {group: damage.of(modules_of(group), choice.per_row) for group in groups}
-    size = partial(size_of, model)
+    damages: Damages = {group: damage.of(modules_of(group)) for group in groups}
+    size, linear = partial(size_of, model), {*linear_layers(model)}
     allowed = tolerable
     while choice.chosen > tolerable and allowed > 0:
-        reduce_damages(damages, allowed, choice, damage, size, passes)
-        choice.chosen = damage.of(choice.int8, choice.per_row)
+        reduce_damages(damages, allowed, choice, damage, size, linear, passes)
+        choice.chosen = damage.of(choice.int8, choice.wide)
         allowed = STRICTER * min(allowed, sum(damages.values()))
     return choice
 
@@ -71,24 +68,25 @@ def reduce_damages(
     choice: Chosen,
     damage: Damage,
     size: Callable[[Collection[str]], int],
+    linear: set[str],
     passes: int,
 ) -> None:
     """Reduce the sum of the damages to `allowed`.
 
-    The worst group is measured unit by unit. It gets a scale for each row; if it has that already,
-    it leaves int8.
+    The worst group is measured unit by unit. Its linear layers become wide; if they are, it leaves
+    int8.
     """
     while sum(damages.values()) > allowed:
         worst = max(damages, key=lambda group: damages[group] / size(modules_of(group)))
         names = modules_of(worst)
         del damages[worst]
         if len(worst) > 1 and damage.passes < passes:
-            damages |= {(unit,): damage.of(unit, choice.per_row) for unit in worst}
-        elif names <= choice.per_row:
-            choice.int8 -= names
+            damages |= {(unit,): damage.of(unit, choice.wide) for unit in worst}
+        elif narrow := names & linear - choice.wide:
+            choice.wide |= narrow
+            damages[worst] = damage.of(names, choice.wide)
         else:
-            choice.per_row |= names
-            damages[worst] = damage.of(names, choice.per_row)
+            choice.int8 -= names
 
 
 def units_of(model: Transformer, modules: Sequence[str]) -> list[Products]:

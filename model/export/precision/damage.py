@@ -41,16 +41,15 @@ class Damage:
         self.entropy = entropies.mean().item()  # nats a token, of fp32
 
     @torch.no_grad()
-    def of(self, int8: Collection[str], per_row: Collection[str] = ()) -> float:
+    def of(self, int8: Collection[str], wide: Collection[str] = ()) -> float:
         """Return the mean over positions of the Kullback-Leibler divergence, in nats, of int8 from
-        fp32, if the modules `int8` compute in int8: those of `per_row` with a scale for each row.
+        fp32, if the modules `int8` compute in int8: those of `wide` with 16 bits of activations.
 
         Tokens that fp32 finds less likely than LIKELIEST others count as one.
         """
-        scales = {name: each for name, each in self._scales.items() if name not in per_row}
         total = count = 0.0
         self.passes += 1
-        with rounded(self._model, int8, scales):
+        with rounded(self._model, int8, self._scales, wide):
             for batch in self._batches:
                 hidden = self._hidden(batch.source, batch.target)
                 total += divergence(batch.log_probs, self._chosen(hidden, batch.ids)).sum().item()

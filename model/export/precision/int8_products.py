@@ -3,7 +3,7 @@
 Sums of integers are exact in the graphs and in float32 here, so their last bits differ.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -14,16 +14,19 @@ from model.export.files.weights import int8_rows, row_scales, scales_of
 from model.network.transformer import Transformer
 
 Scales = Mapping[str, float]  # largest activation that a linear layer receives, by the layer's name
+FINER = 254  # units of a remainder in a unit of the activation: it is at most half of one
 
 
 @contextmanager
-def rounded(model: Transformer, names: Iterable[str], scales: Scales) -> Generator[None]:
+def rounded(
+    model: Transformer, names: Iterable[str], scales: Scales, wide: Collection[str] = ()
+) -> Generator[None]:
     """Let linear layers and embeddings compute in int8. Layers in `scales` have a constant scale of
-    their activations, others one for each row."""
+    their activations, others one for each row. Those of `wide` read 16 bits of them."""
     modules = {name: model.get_submodule(name) for name in names}
     for name, module in modules.items():
         if isinstance(module, nn.Linear):
-            module.forward = partial(multiply, module, scales.get(name))
+            module.forward = partial(multiply, module, scales.get(name), name in wide)
         else:
             assert isinstance(module, nn.Embedding)
             module.forward = partial(look_up, module, scales_of(module.weight))
@@ -34,9 +37,9 @@ def rounded(model: Transformer, names: Iterable[str], scales: Scales) -> Generat
             del module.forward  # the method of the class is back
 
 
-def multiply(layer: nn.Linear, largest: float | None, input: Tensor) -> Tensor:
+def multiply(layer: nn.Linear, largest: float | None, is_wide: bool, input: Tensor) -> Tensor:
     """(..., K) -> (..., N); `largest` is the value behind a constant scale."""
-    rows = rounded_rows(input, largest)
+    rows = rounded_rows(input, largest, is_wide)
     weights = zip(int8_rows(layer.weight), row_scales(layer.weight), strict=True)
     parts = [rows @ (units.float() * scale.unsqueeze(1)).T for units, scale in weights]
     product = torch.cat(parts, -1)
@@ -50,9 +53,13 @@ def look_up(embedding: nn.Embedding, scales: Tensor, input: Tensor) -> Tensor:
     return torch.where(scale > 0, (rows / scale).round() * scale, 0.0)
 
 
-def rounded_rows(rows: Tensor, largest: float | None) -> Tensor:
+def rounded_rows(rows: Tensor, largest: float | None, is_wide: bool) -> Tensor:
     """Return rows (..., K) as the int8 graphs read them (`Quantizer`)."""
-    levels, low, high = (255, 0, 255) if bool((rows >= 0).all()) else (127, -128, 127)
+    positive = bool((rows >= 0).all()) and not is_wide
+    levels, low, high = (255, 0, 255) if positive else (127, -128, 127)
     size = rows.abs().amax(-1, keepdim=True) if largest is None else torch.tensor(largest)
     scale = size / levels
-    return torch.where(size > 0, (rows / scale).round().clamp(low, high) * scale, 0.0)
+    units = (rows / scale).round().clamp(low, high)
+    if is_wide:
+        units += ((rows / scale - units) * FINER).round().clamp(low, high) / FINER
+    return torch.where(size > 0, units * scale, 0.0)

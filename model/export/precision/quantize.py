@@ -4,6 +4,9 @@ Weights have a scale for each output channel. Activations have one for each row,
 itself, or a constant where calibration finds that rows hardly differ in size, as after a layer
 norm. Either way a row's numbers are the same alone and in any batch. Dynamic quantisation of a
 whole tensor (`DynamicQuantizeMatMul`) would let one row change the answer of another.
+
+Where 8 bits of activations would change the output too much, a wide product has 16: what rounding
+left over is rounded to 8 bits too, and multiplied with the same weights.
 """
 
 from collections.abc import Collection
@@ -16,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from model.export.files.weights import scale_name
 from model.export.graphs.rewrite import MICROSOFT, biased_products, replace_nodes
-from model.export.precision.int8_products import Scales
+from model.export.precision.int8_products import FINER, Scales
 
 
 class Quantizer:
@@ -25,10 +28,13 @@ class Quantizer:
     A weight W of `names` is stored as int8 (N, K) under its own name, with scales (N,) next to it.
     """
 
-    def __init__(self, graph: onnx.GraphProto, scales: Scales, names: Collection[str]) -> None:
+    def __init__(
+        self, graph: onnx.GraphProto, scales: Scales, names: Collection[str], wide: Collection[str]
+    ) -> None:
         self._graph = graph
         self._scales = scales
         self._names = names
+        self._wide = wide
         self._constants: dict[str, NDArray[Any]] = {}
         self._producers = {name: node for node in graph.node for name in node.output}
         self._nodes: list[onnx.NodeProto] = []
@@ -72,30 +78,60 @@ class Quantizer:
     def _product(self, node: onnx.NodeProto, parts: list[str]) -> None:
         """Multiply rows as u8 with weights as int8, undo both scales and add the bias."""
         rows, _, *bias = node.input
-        output = node.output[0]
+        output, is_wide = node.output[0], node.name in self._wide
         weight, weight_scale = self._int8(parts)
         producer = self._producers.get(rows)
         positive = producer is not None and producer.op_type == "Relu"
-        levels, zero = (255, 0) if positive else (127, 128)
+        levels, zero = (255, 0) if positive and not is_wide else (127, 128)
         zero_point = self._constant(f"zero_{zero}", np.array(zero, np.uint8))
         largest = self._scales.get(node.name)  # also of merged products, which read the same rows
         if largest is not None:
             units = rows
-            scale = self._constant(f"{rows}_scale", np.array(largest / levels, np.float32))
+            scale = self._constant(f"{rows}_scale_{levels}", np.array(largest / levels, np.float32))
         else:
             units = self._divided(rows, positive)
             scale = self._constant(f"scale_{levels}", np.array(1 / levels, np.float32))
-        self._add("QuantizeLinear", [units, scale, zero_point], f"{units}_u8")
-        inputs = [f"{units}_u8", weight, scale, weight_scale, zero_point]
-        product = {"domain": MICROSOFT, "name": node.name}
-        if largest is not None:
-            self._add("MatMulIntegerToFloat", [*inputs, "", *bias], output, **product)
-            return
-        self._add("MatMulIntegerToFloat", inputs, f"{output}_units", **product)
-        scaled = f"{output}_scaled" if bias else output
-        self._add("Mul", [f"{output}_units", f"{rows}_largest"], scaled)
-        if bias:
-            self._add("Add", [scaled, *bias], output)
+        read = f"{units}_u8_{levels}"
+        self._add("QuantizeLinear", [units, scale, zero_point], read)
+        if is_wide:
+            read = self._with_remainder(units, read, scale, zero_point)
+        # STEP 1: what follows the product, which itself adds the bias if nothing else does
+        steps = [("Add", f"{output}_remainder")] if is_wide else []
+        steps += [("Mul", f"{rows}_largest")] if largest is None else []
+        if steps:
+            steps += [("Add", each) for each in bias]
+            bias = []
+        # STEP 2: the product and these steps
+        inputs = [read, weight, scale, weight_scale, zero_point, *([""] if bias else []), *bias]
+        found = f"{output}_units" if steps else output
+        self._add("MatMulIntegerToFloat", inputs, found, domain=MICROSOFT, name=node.name)
+        if is_wide:
+            found = self._split(found, output)
+        for place, (op_type, other) in enumerate(steps, start=1):
+            result = output if place == len(steps) else f"{output}_units_{place}"
+            self._add(op_type, [found, other], result)
+            found = result
+
+    def _with_remainder(self, units: str, read: str, scale: str, zero_point: str) -> str:
+        """Append to the rows that were read, on the first axis, what they lack of `units`, as u8
+        too: in units that are FINER times as small. So the product reads its weights once."""
+        finer = self._constant(f"{scale}_finer", np.array(self._constants[scale] / FINER))
+        self._add("DequantizeLinear", [read, scale, zero_point], f"{read}_coarse")
+        self._add("Sub", [units, f"{read}_coarse"], f"{read}_lack")
+        self._add("QuantizeLinear", [f"{read}_lack", finer, zero_point], f"{read}_remainder")
+        self._add("Concat", [read, f"{read}_remainder"], f"{read}_wide", axis=0)
+        return f"{read}_wide"
+
+    def _split(self, product: str, output: str) -> str:
+        """Split a wide product into that of the rows, whose name is returned, and that of their
+        remainder."""
+        halves = [f"{output}_coarse", f"{output}_finer"]
+        self._nodes.append(
+            helper.make_node("Split", [product], halves, axis=0, num_outputs=len(halves))
+        )
+        unit = self._constant("finer", np.array(1 / FINER, np.float32))
+        self._add("Mul", [halves[1], unit], f"{output}_remainder")
+        return halves[0]
 
     def _int8(self, parts: list[str]) -> tuple[str, str]:
         """Return names of the concatenated weights (K, N) and their scales (N,).
@@ -180,14 +216,19 @@ def merge_biases(graph: onnx.GraphProto, biases: Collection[str]) -> None:
 
 
 def quantize(
-    proto: onnx.ModelProto, scales: Scales, names: Collection[str], biases: Collection[str]
+    proto: onnx.ModelProto,
+    scales: Scales,
+    names: Collection[str],
+    biases: Collection[str],
+    wide: Collection[str] = (),
 ) -> None:
     """Turn products with the matrices `names`, and look-ups in them, into int8.
 
     `scales` are by node name, as `name_products` gives them; other products scale each row.
-    `biases` are the weights of one axis, without those of other products.
+    `biases` are the weights of one axis, without those of other products; `wide` the names of
+    products that read 16 bits of their activations.
     """
     merge_biases(proto.graph, biases)
-    Quantizer(proto.graph, scales, names).run()
+    Quantizer(proto.graph, scales, names, wide).run()
     if MICROSOFT not in (opset.domain for opset in proto.opset_import):
         proto.opset_import.append(helper.make_opsetid(MICROSOFT, 1))

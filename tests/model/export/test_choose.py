@@ -1,24 +1,37 @@
-"""Products that int8 would spoil stay fp32: found by what they do to the log-probs."""
+"""Products that int8 would spoil read activations of 16 bits, or stay fp32: found by what they do
+to the log-probs."""
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from safetensors.numpy import load_file
 from torch import nn
 
 from model.checkpoint import TrainedModel, load_model
+from model.data.pairs import pad
 from model.export.bundle import write_model
 from model.export.checks.answers import answer, torch_log_probs
-from model.export.checks.compare import compare
+from model.export.checks.compare import compare, open_graph
 from model.export.checks.samples import samples
 from model.export.files.manifest import Precision
-from model.export.files.weights import WeightType, fp32_products, int8_modules, int8_names
+from model.export.files.tensor_file import refer_to, write_tensors
+from model.export.files.weights import (
+    WeightType,
+    fp32_products,
+    int8_modules,
+    int8_names,
+    int8_sources,
+)
+from model.export.graphs.wrappers import export_graphs
 from model.export.precision import choose
 from model.export.precision.calibrate import affordable, calibrate
 from model.export.precision.damage import Damage, divergence, entropy
 from model.export.precision.int8_products import rounded
+from model.export.precision.quantize import quantize
 from model.network.config import Activation, NormKind, Positions, Tied, TransformerConfig
 from model.network.transformer import Transformer
+from model.usage import plain_usage
 
 T5 = {"norm": NormKind.rms_norm, "norm_first": True, "embedding_scale": 1.0, "tied": Tied.all}
 DOWN = [
@@ -65,7 +78,7 @@ kinds = pytest.mark.parametrize("kind", [{}, GATED], ids=["plain", "gated"])
 
 @kinds
 def test_products_of_outliers_leave_int8(kind):
-    """And what is left is within the limit: no more than needed, since one more module is worse."""
+    """And what is left is within the limit, which 8 bits of all activations would exceed."""
     model = plant(like_t5(**kind), 100)
     pairs = samples(model)
     found = calibrate(model, pairs)
@@ -73,7 +86,32 @@ def test_products_of_outliers_leave_int8(kind):
     damage = Damage(model, found.scales, pairs)
     kept = {*int8_modules(model)} - found.fp32
     most = max(choose.LEAST, choose.ON_RANDOM_IDS * damage.entropy)
-    assert damage.of(kept) <= most < damage.of(int8_modules(model))
+    assert damage.of(kept, found.wide) <= most < damage.of(int8_modules(model))
+
+
+@torch.no_grad()
+def test_wide_products_of_a_graph_are_those_of_torch(tmp_path):
+    """Next to some with 8 bits. The first layer has constant scales, the second those of rows."""
+    model = like_t5()
+    name, proto = next(export_graphs(model))
+    assert name == "encoder"
+    names = {each for each in int8_modules(model) if each.startswith("encoder.layers")}
+    wide = {each for each in names if not each.endswith(".up")}
+    scales = calibrate(model, samples(model)).scales
+    scales = {each: scale for each, scale in scales.items() if ".layers.0." in each}
+    tensors = {key: tensor.detach() for key, tensor in model.state_dict().items()}
+    weights = {f"{each}.weight" for each in names}
+    quantize(proto, scales, weights, {f"{each}.bias" for each in names}, wide)
+    stored = write_tensors(tmp_path / "weights.safetensors", int8_sources(tensors, weights))
+    refer_to(proto.graph, "weights.safetensors", stored)
+    onnx.save(proto, tmp_path / "graph.onnx")
+    ids, lengths = pad([[5, 9, 7, 200], [6, 250]], model.config.pad_id)
+    session = open_graph(tmp_path / "graph.onnx")
+    found = session.run(["memory"], {"source_ids": ids.numpy(), "source_length": lengths.numpy()})
+    with rounded(model, names, scales, wide):
+        expected, _ = model.encoder(ids, lengths)
+    for row, other, length in zip(found[0], expected.numpy(), lengths, strict=True):
+        np.testing.assert_allclose(row[:length], other[:length], rtol=1e-3, atol=1e-3)
 
 
 def test_a_network_that_int8_does_not_change_stays_int8(g2p, tiny):
@@ -87,7 +125,7 @@ def test_a_network_that_int8_does_not_change_stays_int8(g2p, tiny):
 
 
 @torch.no_grad()
-def test_what_softmax_amplifies_leaves_first(monkeypatch):
+def test_what_softmax_amplifies_is_read_in_16_bits_first(monkeypatch):
     """A small error of queries and keys passes through a sharp softmax."""
     model = like_t5()
     model.decoder.layers[0].cross_attention.query.weight *= 100
@@ -96,8 +134,8 @@ def test_what_softmax_amplifies_leaves_first(monkeypatch):
     monkeypatch.setattr(choose, "LEAST", whole / 3)
     name = "decoder.layers.0.cross_attention"
     found = calibrate(model, pairs, 0)
-    assert {f"{name}.query", f"{name}.key"} & found.fp32
-    assert len(found.fp32) < len(int8_modules(model)) / 3
+    assert {f"{name}.query", f"{name}.key"} & found.wide
+    assert len(found.fp32 | found.wide) < len(int8_modules(model)) / 3
 
 
 @torch.no_grad()
@@ -149,19 +187,24 @@ def test_without_passes_a_place_leaves_int8_in_all_layers(monkeypatch):
 @torch.no_grad()
 @pytest.mark.parametrize("largest", [None, 3.0], ids=["per row", "constant"])
 @pytest.mark.parametrize("positive", [False, True])
-def test_a_rounded_product_is_integer_arithmetic(largest, positive):
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_rounded_product_is_integer_arithmetic(largest, positive, wide):
     random = np.random.default_rng(0)
     weight, x = (random.standard_normal((n, 16)).astype(np.float32) for n in (24, 5))
     x[:, 0] *= 50
     x = np.abs(x) if positive else x
-    levels, low, high = (255, 0, 255) if positive else (127, -128, 127)
+    levels, low, high = (255, 0, 255) if positive and not wide else (127, -128, 127)
     sizes = np.abs(x).max(1, keepdims=True) if largest is None else np.full((5, 1), largest)
     scale = np.abs(weight).max(1) / 127
-    integers = np.clip(np.rint(x / sizes * levels), low, high) @ np.rint(weight.T / scale)
+    rows = np.clip(np.rint(x / sizes * levels), low, high)
+    if wide:
+        rows += np.clip(np.rint((x / sizes * levels - rows) * 254), -128, 127) / 254
+    integers = rows @ np.rint(weight.T / scale)
     module = nn.Module()
     module.product = nn.Linear(16, 24)
     module.product.weight.copy_(torch.from_numpy(weight))
-    with rounded(module, ["product"], {} if largest is None else {"product": largest}):
+    scales = {} if largest is None else {"product": largest}
+    with rounded(module, ["product"], scales, ["product"] if wide else ()):
         found = module.product(torch.from_numpy(x)) - module.product.bias
     np.testing.assert_allclose(found, integers * sizes / levels * scale, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(
@@ -182,7 +225,8 @@ def test_a_merged_product_stays_fp32_as_a_whole():
         weight = model.get_parameter(f"{attention}.{part}.weight")
         weight[:, :2] /= 300 if part == "key" else 1
     parts = {f"{attention}.{part}" for part in ("query", "key", "value")}
-    assert parts <= calibrate(model, samples(model)).fp32
+    found = calibrate(model, samples(model))
+    assert parts <= found.fp32 or parts <= found.wide
 
 
 def test_a_shared_matrix_stays_fp32_for_all_that_read_it(monkeypatch):
@@ -218,6 +262,6 @@ def test_outliers_cost_no_tokens(kind, tmp_path, monkeypatch):
 
 def write(model, folder):
     folder.mkdir()
-    trained = TrainedModel(model, None, None)
+    trained = TrainedModel(model, None, None, plain_usage(model.config, None))
     write_model(trained, WeightType.fp32, Precision.int8, folder, lambda _: None)
     return folder / "int8"

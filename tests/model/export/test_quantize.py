@@ -52,11 +52,11 @@ def model_of(graph):
     return helper.make_model(graph, opset_imports=[opset], ir_version=11)
 
 
-def save(proto, tensors, int8, folder, scales=None):
+def save(proto, tensors, int8, folder, scales=None, wide=()):
     """Quantise the graph and write it next to its weights, as `write_bundle` does."""
     tensors = {name: torch.from_numpy(array) for name, array in tensors.items()}
     biases = {name for name, tensor in tensors.items() if tensor.dim() == 1}
-    quantize(proto, scales or {}, int8, biases)
+    quantize(proto, scales or {}, int8, biases, wide)
     stored = write_tensors(folder / "weights.safetensors", int8_sources(tensors, int8))
     refer_to(proto.graph, "weights.safetensors", stored)
     onnx.save(proto, folder / "graph.onnx")
@@ -69,13 +69,16 @@ def run(folder, x):
     return session.run(None, {"x": x})[0]
 
 
-def numpy_product(kind, x, weight, bias, largest):
-    """Multiply as 8-bit integers: rows by a scale of their own, or all by one."""
+def numpy_product(kind, x, weight, bias, largest, wide):
+    """Multiply as 8-bit integers: rows by a scale of their own, or all by one. A wide product also
+    multiplies what rounding the rows has left, in units 254 times as small."""
     rows = np.maximum(x, 0) if kind == "relu" else x
-    levels, low, high = (255, 0, 255) if kind == "relu" else (127, -128, 127)
+    levels, low, high = (255, 0, 255) if kind == "relu" and not wide else (127, -128, 127)
     sizes = np.abs(rows).max(1, keepdims=True) if largest is None else np.array(largest)
     units = np.divide(rows, sizes, out=np.zeros_like(rows), where=sizes > 0)
     integers = np.clip(np.rint(units * levels), low, high)
+    if wide:
+        integers += np.clip(np.rint((units * levels - integers) * 254), -128, 127) / 254
     scale = np.abs(weight).max(0) / 127
     return integers @ np.rint(weight / scale) * (sizes / levels) * scale + bias
 
@@ -84,10 +87,11 @@ def numpy_product(kind, x, weight, bias, largest):
 @given(
     kind=st.sampled_from(["gemm", "matmul", "relu"]),
     constant=st.booleans(),
+    wide=st.booleans(),
     seed=st.integers(0, 999),
 )
 def test_a_product_is_integer_arithmetic_and_no_row_changes_another(
-    kind, constant, seed, tmp_path_factory
+    kind, constant, wide, seed, tmp_path_factory
 ):
     random = np.random.default_rng(seed)
     weight = random.standard_normal((16, 24)).astype(np.float32)
@@ -98,13 +102,15 @@ def test_a_product_is_integer_arithmetic_and_no_row_changes_another(
     largest = float(np.abs(x).max()) / 2 if constant else None
     proto, folder = graph_of(kind), tmp_path_factory.mktemp("product")
     scales = {"product": largest} if constant else {}
-    save(proto, {"w": weight.T.copy(), "b": bias}, {"w"}, folder, scales)
+    products = ["product"] if wide else []
+    save(proto, {"w": weight.T.copy(), "b": bias}, {"w"}, folder, scales, products)
     assert "MatMulIntegerToFloat" in {node.op_type for node in proto.graph.node}
     y = run(folder, x)
-    expected = numpy_product(kind, x, weight, bias, largest)
+    expected = numpy_product(kind, x, weight, bias, largest, wide)
     # A number halfway between two integers may be rounded either way: by one, in sixteen sums.
     one = np.abs(weight).max() * (np.abs(x).max(1, keepdims=True) if not constant else largest)
-    assert (np.abs(y - expected) <= 1e-4 * np.abs(expected) + 2.01 * one / 127).all()
+    one = one / 127 / 254 if wide else one / 127
+    assert (np.abs(y - expected) <= 1e-4 * np.abs(expected) + 2.01 * one).all()
     assert np.mean(np.abs(y - expected) <= 1e-4 * np.abs(expected) + 1e-4) > 0.8
     np.testing.assert_allclose(y[2], bias, rtol=1e-6, atol=1e-6)
     for i, row in enumerate(x):
