@@ -32,7 +32,7 @@ COMMANDS = {  # in the order of --help: what each does, and the module with a fu
 }
 
 
-class Heed(click.Group):
+class LazyGroup(click.Group):
     """The commands of COMMANDS, imported when they are used."""
 
     @override
@@ -109,7 +109,7 @@ def start_model() -> NoReturn:
 
 
 @click.group(
-    cls=Heed,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="heed COMMAND --help explains a command. In bash, this completes commands and flags:"
     ' eval "$(_HEED_COMPLETE=bash_source heed)"',
