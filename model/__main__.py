@@ -313,10 +313,10 @@ def export_attend(
 def flags_of(command: str) -> dict[str, list[str]]:
     """Return the flags of a command, each with the values between which it chooses."""
     found = typer.main.get_group(app).commands[command]
-    offered = {each: each.shell_complete(typer.Context(found), "") for each in found.params}
+    context = typer.Context(found)
     return {
-        flag: [item.value for item in items if item.type == "plain"]
-        for each, items in offered.items()
+        flag: [item.value for item in each.shell_complete(context, "") if item.type == "plain"]
+        for each in found.params
         for flag in each.opts
         if flag.startswith("-")
     }

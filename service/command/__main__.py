@@ -80,7 +80,7 @@ def flags_of(command: str | None) -> dict[str, list[str]]:
 
 def complete_value(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the values of the flag before, or else let the shell complete the names of files."""
-    *_, before = ctx.params["arguments"] or ("",)
+    before = (ctx.params["arguments"] or ("",))[-1]
     values = flags_of(ctx.command.name).get(before) if before.startswith("-") else None
     if values:
         return [CompletionItem(value) for value in values if value.startswith(incomplete)]
