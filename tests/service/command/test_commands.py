@@ -340,7 +340,7 @@ for arguments in (["decode", "heed"], ["score", "heed", "D"], ["attention", "hee
 unused = {"torch", "model", "fastapi", "service.app", "uvicorn", "httpx2", "huggingface_hub"}
 assert not unused & {*sys.modules}, unused & {*sys.modules}
 """
-    done = run_python("-c", code, cwd=ROOT)
+    done = run_python("-c", code)
     assert done.stdout.startswith("HH IY1 D\n-")
     assert (done.stdout.splitlines()[2], done.stderr) == ("heed → D", "")
 
@@ -354,7 +354,7 @@ for command in ("decode", "attention", "score"):
         main([command, "--help"])
 assert not {"onnxruntime", "fastapi", "service.engine"} & {*sys.modules}
 """
-    done = run_python("-c", code, cwd=ROOT)
+    done = run_python("-c", code)
     assert (done.stdout.count("Usage: "), done.stderr) == (3, "")
 
 
@@ -375,7 +375,7 @@ for command in {[*extras]}:
     except SystemExit as end:
         print(end.code)
 """
-    done = run_python("-c", code, cwd=ROOT)
+    done = run_python("-c", code)
     assert done.stdout.split() == ["2"] * 3
     for said, extra in zip(done.stderr.splitlines(), extras.values(), strict=True):
         assert said.startswith("heed: torch is not installed: ")
@@ -386,7 +386,7 @@ for command in {[*extras]}:
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["convert", "train", "evaluate", "export"])
 def test_commands_of_the_model_explain_themselves(command):
-    done = run_python("-m", "service.command", command, "--help", cwd=ROOT, check=True)
+    done = run_python("-m", "service.command", command, "--help", check=True)
     assert f"Usage: heed {command} [OPTIONS]" in done.stdout
 
 
