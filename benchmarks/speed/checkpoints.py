@@ -49,7 +49,7 @@ def measure(plan: Mapping[Shape, Sequence[str]], work: Path) -> Generator[Checkp
     Yields all results so far after each shape: the next may not fit into memory or on the disk.
     """
     write_checkpoint(TINY, work / "least")
-    own = run_command(conversion_command(work / "least", work / "bundle", "both"), REPOSITORY).peak
+    own = run_command(conversion_command(work / "least", work / "bundle", "both")).peak
     conversions: list[Conversion] = []
     servings: list[Serving] = []
     for shape, precisions in plan.items():
@@ -73,7 +73,7 @@ def measure(plan: Mapping[Shape, Sequence[str]], work: Path) -> Generator[Checkp
 
 
 def measure_conversion(name: str, folder: Path, bundle: Path, precision: str) -> Conversion:
-    ran = run_command(conversion_command(folder, bundle, precision), REPOSITORY)
+    ran = run_command(conversion_command(folder, bundle, precision))
     return {
         "checkpoint": name,
         "bytes": (folder / "model.safetensors").stat().st_size,
