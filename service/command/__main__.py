@@ -78,7 +78,9 @@ def flags_of(command: str | None) -> dict[str, list[str]]:
     return {}
 
 
-def complete_value(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_argument(
+    ctx: click.Context, _: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Return the values of the flag before, or else let the shell complete the names of files."""
     before = (ctx.params["arguments"] or ("",))[-1]
     values = flags_of(ctx.command.name).get(before) if before.startswith("-") else None
@@ -92,7 +94,7 @@ class ModelCommand(click.Command):
 
     def __init__(self, name: str) -> None:
         arguments = click.Argument(
-            ["arguments"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete_value
+            ["arguments"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete_argument
         )
         settings = {"ignore_unknown_options": True}
         super().__init__(name, settings, self.run, [arguments], add_help_option=False)
