@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.arrays import FloatArray, IntArray
-from service.bundle.alignment import Alignment
+from service.bundle.alignment import AlignedHeads
 from service.bundle.manifest import Config
 from service.text.tokens import Token, Tokens
 from service.text.words import WordSpan, find_words
@@ -216,7 +216,7 @@ def align_texts(
     return {"pairs": pairs, "pharaoh": pharaoh(pairs), "words": both}
 
 
-def align_steps(alignment: Alignment, cross: FloatArray, first: int, count: int) -> FloatArray:
+def align_steps(alignment: AlignedHeads, cross: FloatArray, first: int, count: int) -> FloatArray:
     """Return the model's alignment (T, S) of `count` tokens of a target, given cross-attention
     (L, H, N, S) of N steps, of which the one at `first` predicts the first of these tokens.
 

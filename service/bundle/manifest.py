@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from service.bundle.alignment import Alignment, check_heads
+from service.bundle.alignment import AlignedHeads, check_heads
 from service.bundle.decoding import Count, Decoding
 from service.bundle.examples import Example, check_examples
 from service.bundle.files import (
@@ -172,7 +172,7 @@ class Manifest(ManifestPart):
     target_lists: TargetLists | None = None
     precisions: Annotated[dict[PrecisionName, dict[GraphName, FileName]], Field(min_length=1)]
     origin: dict[str, Any]
-    alignment: Alignment | None = None  # null: looked for, and there is none
+    alignment: AlignedHeads | None = None  # null: looked for, and there is none
     files: Annotated[dict[FileName, File], Field(max_length=1000)]
 
     @cached_property
