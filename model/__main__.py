@@ -310,10 +310,16 @@ def export_attend(
     export_mechanisms(folder)
 
 
-def flags_of(command: str) -> list[str]:
-    """Return the flags of a command, for completion."""
-    parameters = typer.main.get_group(app).commands[command].params
-    return [flag for each in parameters for flag in each.opts if flag.startswith("-")]
+def flags_of(command: str) -> dict[str, list[str]]:
+    """Return the flags of a command, each with the values between which it chooses."""
+    found = typer.main.get_group(app).commands[command]
+    context = typer.Context(found)
+    return {
+        flag: [item.value for item in each.shell_complete(context, "") if item.type == "plain"]
+        for each in found.params
+        for flag in each.opts
+        if flag.startswith("-")
+    }
 
 
 def main(program: str | None = None) -> None:

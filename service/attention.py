@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.arrays import FloatArray, IntArray
-from service.bundle.alignment import Alignment
+from service.bundle.alignment import AlignedHeads
 from service.bundle.manifest import Config
 from service.text.tokens import Token, Tokens
-from service.text.words import Word, find_words
+from service.text.words import WordSpan, find_words
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 HeadReduction = Literal["none", "mean", "max"]
 LayerReduction = Literal["none", "mean", "max", "rollout"]
 AlignmentMethod = Literal["argmax", "threshold", "model"]
-Measure = Literal["weight", "norm"]
+AttentionMeasure = Literal["weight", "norm"]
 
 AXES: dict[AttentionKind, tuple[str, str]] = {
     "encoder": ("source", "source"),
@@ -52,7 +52,7 @@ class Selection:
     heads: list[int]
     reduce_heads: HeadReduction = "none"
     reduce_layers: LayerReduction = "none"
-    measure: Measure = "weight"
+    measure: AttentionMeasure = "weight"
     rows: tuple[int, int] | None = None
     alignment: AlignmentMethod | None = None
     threshold: float = 0.0
@@ -216,7 +216,7 @@ def align_texts(
     return {"pairs": pairs, "pharaoh": pharaoh(pairs), "words": both}
 
 
-def align_steps(alignment: Alignment, cross: FloatArray, first: int, count: int) -> FloatArray:
+def align_steps(alignment: AlignedHeads, cross: FloatArray, first: int, count: int) -> FloatArray:
     """Return the model's alignment (T, S) of `count` tokens of a target, given cross-attention
     (L, H, N, S) of N steps, of which the one at `first` predicts the first of these tokens.
 
@@ -252,7 +252,7 @@ def pair_tokens(
     return np.ascontiguousarray(np.argwhere(chosen)[:, ::-1] + (0, first))
 
 
-def pair_words(pairs: IntArray, source: Sequence[Word], target: Sequence[Word]) -> IntArray:
+def pair_words(pairs: IntArray, source: Sequence[WordSpan], target: Sequence[WordSpan]) -> IntArray:
     """Return the aligned pairs (N, 2) of words: those that hold the tokens of a pair.
 
     `source` and `target` are the words of both texts (service.text.words), whose tokens have the
@@ -269,7 +269,7 @@ def pair_words(pairs: IntArray, source: Sequence[Word], target: Sequence[Word]) 
     return np.array(by_target, np.int64).reshape(-1, 2)
 
 
-def words_of_tokens(words: Sequence[Word]) -> dict[int, list[int]]:
+def words_of_tokens(words: Sequence[WordSpan]) -> dict[int, list[int]]:
     """Return the indices of the words that hold each token."""
     holders: dict[int, list[int]] = {}
     for index, word in enumerate(words):

@@ -15,7 +15,7 @@ import numpy as np
 from service.arrays import FloatArray, IntArray
 from service.attention import AttentionKind, Head
 from service.text.tokens import Token, Tokens
-from service.text.words import Word, find_words
+from service.text.words import WordSpan, find_words
 
 Unit = Literal["token", "word"]
 Of = Literal["source", "heads"]
@@ -24,7 +24,7 @@ Of = Literal["source", "heads"]
 class Parts(NamedTuple):
     """The parts of a source that are replaced, and the indices of the tokens of each."""
 
-    labels: Sequence[Token | Word]
+    labels: Sequence[Token | WordSpan]
     tokens: Sequence[list[int]]
 
 

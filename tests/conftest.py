@@ -5,11 +5,9 @@ import copy
 import gc
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -199,15 +197,6 @@ def limit(client):
 
 
 @contextlib.contextmanager
-def reserved_port():
-    """A port for a server that sets SO_REUSEADDR. The system gives it to no other process."""
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
-
-
-@contextlib.contextmanager
 def serving(*flags):
     """The address of `python -m service` in a process of its own, as a user starts it."""
     command = [sys.executable, "-m", "service", "--port", "0", *flags]
@@ -221,14 +210,6 @@ def serving(*flags):
         finally:
             process.terminate()
             process.wait(60)
-
-
-def is_ready(address):
-    try:
-        with urllib.request.urlopen(f"{address}/readyz"):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,9 @@ needs_emulator = pytest.mark.skipif(
 )
 
 
-def run_on_avx2(*arguments, timeout=300):
+def run_on_avx2(*arguments):
     """Return what `python *arguments` prints there. Raise CalledProcessError if it fails."""
     assert EMULATOR, "install qemu-user"
     command = [EMULATOR, "-cpu", "Haswell-noTSX", sys.executable, *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=timeout)
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300)
     return done.stdout.decode()

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.conftest import is_ready, reserved_port
+from benchmarks.kit.serving import is_ready, reserved_port
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent

@@ -68,14 +68,12 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def run_command(command: Sequence[str | Path], folder: Path) -> Ran:
+def run_command(command: Sequence[str | Path]) -> Ran:
     """Run a command that starts no process. Raise RuntimeError with its errors if it fails."""
     began, anonymous = time.monotonic(), 0
     with (
         tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads could fill up
-        subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors, text=True
-        ) as process,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, text=True) as process,
     ):
         while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
             with contextlib.suppress(OSError):  # it has just ended

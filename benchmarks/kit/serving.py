@@ -31,22 +31,23 @@ def serving(bundle: Path, open_engine: OpenEngine = Supervisor, **changes: Any) 
         "self_check": False,
         **changes,
     }
-    settings = Settings(**given, port=free_port())
-    process = get_context("spawn").Process(target=serve, args=(settings, open_engine), daemon=True)
-    process.start()
-    try:
-        until = time.monotonic() + PATIENCE
-        while not is_ready(settings.port):
-            if not process.is_alive() or time.monotonic() > until:
-                raise RuntimeError(
-                    f"the server of {bundle} died or was not ready in time: run"
-                    f" HEED_BUNDLES={bundle} make serve to see why"
-                )
-            time.sleep(0.1)
-        yield settings.port
-    finally:
-        process.terminate()
-        process.join()
+    with reserved_port() as port:
+        started = Settings(**given, port=port), open_engine
+        process = get_context("spawn").Process(target=serve, args=started, daemon=True)
+        process.start()
+        try:
+            until = time.monotonic() + PATIENCE
+            while not is_ready(f"http://127.0.0.1:{port}"):
+                if not process.is_alive() or time.monotonic() > until:
+                    raise RuntimeError(
+                        f"the server of {bundle} died or was not ready in time: run"
+                        f" HEED_BUNDLES={bundle} make serve to see why"
+                    )
+                time.sleep(0.1)
+            yield port
+        finally:
+            process.terminate()
+            process.join()
 
 
 def serve(settings: Settings, open_engine: OpenEngine) -> None:
@@ -56,14 +57,17 @@ def serve(settings: Settings, open_engine: OpenEngine) -> None:
         asyncio.run(server.serve(settings, open_engine))
 
 
-def is_ready(port: int) -> bool:
+def is_ready(address: str) -> bool:
     try:
-        return httpx2.get(f"http://127.0.0.1:{port}/readyz").is_success
+        return httpx2.get(f"{address}/readyz").is_success
     except httpx2.TransportError:
         return False
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+@contextlib.contextmanager
+def reserved_port() -> Generator[int]:
+    """A port for a server that sets SO_REUSEADDR. The system gives it to no other process."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]

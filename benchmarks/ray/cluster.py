@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 import yaml
 
 from benchmarks.kit.memory import family
-from benchmarks.kit.serving import free_port
 
 ROOT = Path(__file__).parents[2]
 SERVE_CONFIG = ROOT / "deploy" / "ray" / "heed.yaml"
@@ -110,3 +110,10 @@ def application(deployment: dict[str, Any], **arguments: Any) -> Application:
     (heed,) = found["deployments"]
     del heed["autoscaling_config"]
     return {**found, "args": arguments, "deployments": [heed | deployment]}
+
+
+def free_port() -> int:
+    """Return a port that is free now. Ray cannot take one that is reserved."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

@@ -24,7 +24,7 @@ from benchmarks.kit.document import describe_machine
 from benchmarks.kit.memory import memory_of, run_command
 from benchmarks.kit.process import REPOSITORY
 from benchmarks.kit.results import Checkpoints, Conversion, Serving
-from benchmarks.kit.serving import free_port, is_ready
+from benchmarks.kit.serving import is_ready, reserved_port
 from benchmarks.speed.random_checkpoint import MT5_LARGE, NLLB_600M, TINY, Shape, write_checkpoint
 from benchmarks.speed.report import (
     DOCS,
@@ -49,7 +49,7 @@ def measure(plan: Mapping[Shape, Sequence[str]], work: Path) -> Generator[Checkp
     Yields all results so far after each shape: the next may not fit into memory or on the disk.
     """
     write_checkpoint(TINY, work / "least")
-    own = run_command(conversion_command(work / "least", work / "bundle", "both"), REPOSITORY).peak
+    own = run_command(conversion_command(work / "least", work / "bundle", "both")).peak
     conversions: list[Conversion] = []
     servings: list[Serving] = []
     for shape, precisions in plan.items():
@@ -73,7 +73,7 @@ def measure(plan: Mapping[Shape, Sequence[str]], work: Path) -> Generator[Checkp
 
 
 def measure_conversion(name: str, folder: Path, bundle: Path, precision: str) -> Conversion:
-    ran = run_command(conversion_command(folder, bundle, precision), REPOSITORY)
+    ran = run_command(conversion_command(folder, bundle, precision))
     return {
         "checkpoint": name,
         "bytes": (folder / "model.safetensors").stat().st_size,
@@ -96,7 +96,7 @@ def measure_serving(bundle: Path, name: str, precision: str) -> Serving:
     languages = json.loads((bundle / "bundle.json").read_text())["languages"]
     used = {f"{side}_language": next(iter(codes)) for side, codes in languages.items() if codes}
     began = time.monotonic()
-    with served(bundle, precision) as (pid, post):
+    with reserved_port() as port, served(bundle, precision, port) as (pid, post):
         ready, seconds = memory_of(pid), time.monotonic() - began
         wanted = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "beam_size": 1}
         post("/v1/decode", source=TEXT, **wanted, **used)
@@ -123,22 +123,22 @@ def measure_serving(bundle: Path, name: str, precision: str) -> Serving:
 
 
 @contextmanager
-def served(bundle: Path, precision: str) -> Generator[tuple[int, Any]]:
+def served(bundle: Path, precision: str, port: int) -> Generator[tuple[int, Any]]:
     """Yield the id of the service's process, and a function that sends a request."""
-    port = free_port()
     flags = {"--bundles": bundle, "--port": port, "--precision": precision, "--timeout": 600}
     command = [sys.executable, "-m", "service", *(str(x) for flag in flags.items() for x in flag)]
     process = subprocess.Popen(
         command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
 
+    address = f"http://127.0.0.1:{port}"
+
     def post(path: str, **body: Any) -> None:
-        address = f"http://127.0.0.1:{port}{path}"
-        httpx2.post(address, json=body, timeout=PATIENCE).raise_for_status()
+        httpx2.post(address + path, json=body, timeout=PATIENCE).raise_for_status()
 
     try:
         until = time.monotonic() + PATIENCE
-        while not is_ready(port):
+        while not is_ready(address):
             if process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"the service did not start: run {' '.join(command)} to see why")
             time.sleep(0.1)

@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import DeadlineExceeded, HeedError, Unavailable
-from service.http.messages.problems import PROBLEM, Refusal, write_problem
+from service.http.messages.problems import PROBLEM, HttpError, write_problem
 from service.http.messages.security import SECURITY_HEADERS
 from service.http.middleware.observe import request_id_of
 from service.pace import refuse
@@ -65,7 +65,9 @@ def error_of(status: int) -> HeedError:
     """Return the error for a status that the proxy gives by itself."""
     match status:
         case HTTPStatus.NOT_FOUND:
-            return Refusal(HTTPStatus.NOT_FOUND, "nothing is served here: check the path's prefix")
+            return HttpError(
+                HTTPStatus.NOT_FOUND, "nothing is served here: check the path's prefix"
+            )
         case HTTPStatus.REQUEST_TIMEOUT:
             return DeadlineExceeded(
                 "the request took longer than the proxy waits (request_timeout_s): send less, or"

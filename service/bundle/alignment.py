@@ -26,7 +26,7 @@ class Candidate(BaseModel):
     agreement: Annotated[float, Field(ge=0, le=1)]
 
 
-class Alignment(Candidate):
+class AlignedHeads(Candidate):
     """The candidate that agreed most often on this many `sources`, and the `second` best; or the
     one that training `guided` to alignments, and the best other one."""
 
@@ -35,7 +35,7 @@ class Alignment(Candidate):
     second: Candidate | None = None
 
 
-def check_heads(alignment: Alignment, layers: int, heads: int, path: Path) -> None:
+def check_heads(alignment: AlignedHeads, layers: int, heads: int, path: Path) -> None:
     """Raise StartupError for an index that the decoder lacks, or that is named twice."""
     candidates = {"alignment": alignment, "alignment.second": alignment.second}
     for name, candidate in candidates.items():

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from service.bundle.alignment import Alignment, check_heads
+from service.bundle.alignment import AlignedHeads, check_heads
 from service.bundle.decoding import Count, Decoding
 from service.bundle.examples import Example, check_examples
 from service.bundle.files import (
@@ -57,7 +57,7 @@ FileName = Annotated[str, Field(max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
 FORMAT_VERSION = 2
 
 
-class Part(BaseModel):
+class ManifestPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -112,7 +112,7 @@ class Config(BaseModel):
         return self.num_decoder_layers * layer + self.d_model * self.target_vocab_size
 
 
-class Limits(Part):
+class Limits(ManifestPart):
     """Longest source and target in positions. Every id that enters the encoder or the decoder
     counts, special ones included."""
 
@@ -120,7 +120,7 @@ class Limits(Part):
     max_target_length: Count
 
 
-class Tokenizers(Part):
+class Tokenizers(ManifestPart):
     """File names. `compose`: before the normalizers, marks are composed with their letters."""
 
     source: FileName
@@ -128,7 +128,7 @@ class Tokenizers(Part):
     compose: bool
 
 
-class TargetLists(Part):
+class TargetLists(ManifestPart):
     """The file with the tokens of each language's list and, for each precision, the graphs that
     score them, by language code."""
 
@@ -136,7 +136,7 @@ class TargetLists(Part):
     graphs: Annotated[dict[PrecisionName, dict[str, FileName]], Field(min_length=1)]
 
 
-class File(Part):
+class File(ManifestPart):
     size: Annotated[int, Field(ge=0)]
     sha256: str
 
@@ -147,7 +147,7 @@ class Format(BaseModel):
     format_version: int
 
 
-class Manifest(Part):
+class Manifest(ManifestPart):
     """The contents of bundle.json; docs/bundle.md explains every key."""
 
     format_version: Literal[2]
@@ -172,7 +172,7 @@ class Manifest(Part):
     target_lists: TargetLists | None = None
     precisions: Annotated[dict[PrecisionName, dict[GraphName, FileName]], Field(min_length=1)]
     origin: dict[str, Any]
-    alignment: Alignment | None = None  # null: looked for, and there is none
+    alignment: AlignedHeads | None = None  # null: looked for, and there is none
     files: Annotated[dict[FileName, File], Field(max_length=1000)]
 
     @cached_property

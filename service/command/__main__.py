@@ -32,7 +32,7 @@ COMMANDS = {  # in the order of --help: what each does, and the module with a fu
 }
 
 
-class Heed(click.Group):
+class LazyGroup(click.Group):
     """The commands of COMMANDS, imported when they are used."""
 
     @override
@@ -70,8 +70,22 @@ class Heed(click.Group):
         return [*(CompletionItem(name, help=COMMANDS[name][0]) for name in names), *flags]
 
 
-def complete_file(_ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete the names of files."""
+def flags_of(command: str | None) -> dict[str, list[str]]:
+    """Return the flags of a command of the model, each with the values between which it chooses."""
+    # without the extra there is nothing to offer, and a message would stand in the prompt
+    with suppress(ModuleNotFoundError, SystemExit), redirect_stderr(StringIO()):
+        return import_module("model.__main__").flags_of(command)
+    return {}
+
+
+def complete_argument(
+    ctx: click.Context, _: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the values of the flag before, or else let the shell complete the names of files."""
+    before = (ctx.params["arguments"] or ("",))[-1]
+    values = flags_of(ctx.command.name).get(before) if before.startswith("-") else None
+    if values:
+        return [CompletionItem(value) for value in values if value.startswith(incomplete)]
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -80,7 +94,7 @@ class ModelCommand(click.Command):
 
     def __init__(self, name: str) -> None:
         arguments = click.Argument(
-            ["arguments"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete_file
+            ["arguments"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete_argument
         )
         settings = {"ignore_unknown_options": True}
         super().__init__(name, settings, self.run, [arguments], add_help_option=False)
@@ -91,11 +105,7 @@ class ModelCommand(click.Command):
 
     @override
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        flags: list[str] = []
-        # without the extra there is nothing to offer, and a message would stand in the prompt
-        with suppress(ModuleNotFoundError, SystemExit), redirect_stderr(StringIO()):
-            flags = import_module("model.__main__").flags_of(self.name)
-        return [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
+        return [CompletionItem(flag) for flag in flags_of(self.name) if flag.startswith(incomplete)]
 
 
 def start_model() -> NoReturn:
@@ -109,7 +119,7 @@ def start_model() -> NoReturn:
 
 
 @click.group(
-    cls=Heed,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="heed COMMAND --help explains a command. In bash, this completes commands and flags:"
     ' eval "$(_HEED_COMPLETE=bash_source heed)"',

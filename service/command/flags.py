@@ -14,9 +14,9 @@ from service.api.reading.requests import AttentionSelection, Searching
 from service.attention import (
     AlignmentMethod,
     AttentionKind,
+    AttentionMeasure,
     HeadReduction,
     LayerReduction,
-    Measure,
 )
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -196,7 +196,7 @@ SELECTION = {
     "heads": Integers("all"),
     "reduce_heads": click.Choice(get_args(HeadReduction)),
     "reduce_layers": click.Choice(get_args(LayerReduction)),
-    "measure": click.Choice(get_args(Measure)),
+    "measure": click.Choice(get_args(AttentionMeasure)),
     "rows": Integers(),
     "alignment": click.Choice(get_args(AlignmentMethod)),
     "threshold": float,

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from service.arrays import FloatArray
-from service.attention import Measure
+from service.attention import AttentionMeasure
 
 
-class Attended(NamedTuple):
+class AttendedRow(NamedTuple):
     """Attention weights (L, H, T, S) of one sequence and, if a gated graph computed them, the value
     norms (L, H, S): |W v| times the head's gate, where v is a head's value and W its slice of the
     output projection. A head that is switched off gives nothing: its norms are 0."""
@@ -20,7 +20,7 @@ class Attended(NamedTuple):
     weights: FloatArray
     norms: FloatArray | None = None
 
-    def measured(self, measure: Measure) -> FloatArray:
+    def measured(self, measure: AttentionMeasure) -> FloatArray:
         """Return the weights, or weights times norms, (L, H, T, S). Kobayashi et al., "Attention is
         Not Only a Weight: Analyzing Transformers with Vector Norms" (2020)."""
         if measure == "weight":
@@ -37,10 +37,10 @@ class AttendedBatch(NamedTuple):
     norms: Sequence[FloatArray] = ()
     gates: FloatArray | None = None
 
-    def of(self, row: int, queries: int, keys: int) -> Attended:
+    def of(self, row: int, queries: int, keys: int) -> AttendedRow:
         """Return the attention of one row without padding."""
         weights = np.stack([layer[row, :, :queries, :keys] for layer in self.weights])
         if self.gates is None:
-            return Attended(weights)
+            return AttendedRow(weights)
         norms = np.stack([layer[row, :, :keys] for layer in self.norms])  # (L, H, keys)
-        return Attended(weights, norms * self.gates[row, :, :, None])
+        return AttendedRow(weights, norms * self.gates[row, :, :, None])

@@ -137,14 +137,15 @@ class Cache:
         self.position = np.concatenate([self.position, starts])
 
     def reorder(self, parents: IntArray) -> None:
-        """Let row r continue row parents[r] of the same source, which is as long; parents (R,)."""
-        self._move_rows(parents)
+        """Let row r continue row parents[r], up to the last position that any row has written;
+        parents (R,), whose rows are as long."""
+        move(self._self, parents, self.position.max(initial=0))
 
     def compact(self, keep: IntArray) -> None:
         """Keep only these sources, in this order."""
         rows = (keep[:, None] * self.rows_per_source + np.arange(self.rows_per_source)).ravel()
         if len(keep):
-            self._move_rows(rows)
+            self.reorder(rows)
             move(self._cross, keep, self.source_length.max())
             self.source_length[: len(keep)] = self.source_length[keep]
         if self.outputs and self.outputs.compact(keep):
@@ -157,10 +158,6 @@ class Cache:
     def grow(self, capacity: int) -> None:
         """Make room for at least `capacity` positions a row."""
         self._make_room(self.sources, self.source_length.max(initial=0), capacity)
-
-    def _move_rows(self, order: IntArray) -> None:
-        """Replace each row r by row order[r], up to the last position that any row has written."""
-        move(self._self, order, self.position.max(initial=0))
 
     def _make_room(self, sources: int, source_length: int, capacity: int) -> None:
         """Reallocate the arrays if they are too small, or large and mostly unused."""

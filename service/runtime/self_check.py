@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from service.arrays import FloatArray, IntArray
 from service.bundle.manifest import Bundle, GraphName
 from service.errors import StartupError
-from service.runtime.attended import Attended
+from service.runtime.attended import AttendedRow
 from service.runtime.cache import Cross, CrossCache
 from service.runtime.providers import reason_of
 from service.runtime.reference import LARGEST_IDS, Torch, read_reference
@@ -299,7 +299,7 @@ COMPARISONS: dict[GraphName, Callable[[Session, Torch], Iterator[Compared]]] = {
 }
 
 
-def compare_layers(kind: str, i: int, attended: Attended, torch: Torch) -> Iterator[Compared]:
+def compare_layers(kind: str, i: int, attended: AttendedRow, torch: Torch) -> Iterator[Compared]:
     for layer, ours in enumerate(attended.weights):  # (H, queries, keys)
         theirs = torch[f"{kind}_{layer}"][i, :, : ours.shape[1], : ours.shape[2]]
         yield f"{kind}_{layer}[{i}]", ours, theirs

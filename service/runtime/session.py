@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle.manifest import Bundle, DecoderAttention, GraphName
 from service.errors import PassFailed
-from service.runtime.attended import Attended, AttendedBatch
+from service.runtime.attended import AttendedBatch, AttendedRow
 from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, Cross, CrossCache
 from service.runtime.device.binding import DeviceBinding, DeviceBindings
@@ -268,7 +268,7 @@ class Session:
         inputs: Sequence[IntArray],
         crosses: Sequence[Cross],
         gates: FloatArray | None = None,
-    ) -> list[dict[DecoderAttention, Attended]]:
+    ) -> list[dict[DecoderAttention, AttendedRow]]:
         """Return decoder attention (L, H, T, T), if there is any, and cross-attention (L, H, T, S)
         of each target.
 
@@ -293,7 +293,7 @@ class Session:
 
     def encoder_attention(
         self, sources: Sequence[IntArray], gates: FloatArray | None = None
-    ) -> list[Attended]:
+    ) -> list[AttendedRow]:
         """Return encoder attention (L, H, S, S) of each source."""
         feeds, lengths = self._sources(sources, gates)
         graph: GraphName = "encoder_attention" if gates is None else "gated_encoder"

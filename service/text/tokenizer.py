@@ -25,7 +25,7 @@ VISIBLE = "LNPS"  # categories of Unicode: letters, numbers, punctuation, symbol
 LIGATURE, LONGEST_LIGATURE = "\ufdfa", 18  # and how many characters Unicode makes of it
 NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 NO_CODES: Mapping[str, Sequence[int]] = {}
-INVALID = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as Python decodes them
+INVALID_UTF8 = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as Python decodes them
 ANY_LETTER = "a"
 LONGEST_REASON = 200  # characters quoted from an error of the library
 NO_TOKEN = "holds no token; send a text with at least one"
@@ -335,11 +335,11 @@ class Reader:
             # their text changes. It gets a letter in their place: the text goes on.
             letter = next(i for i, each in self._bytes.items() if each == ANY_LETTER.encode())
             before = (self._write(letter) or ANY_LETTER).removesuffix(ANY_LETTER)
-            return before + INVALID.sub(REPLACEMENT, self._utf8.decode(byte))
+            return before + INVALID_UTF8.sub(REPLACEMENT, self._utf8.decode(byte))
         return self._cut_bytes() + self._write(token_id)
 
     def _cut_bytes(self) -> str:
-        return INVALID.sub(REPLACEMENT, self._utf8.decode(b"", final=True))
+        return INVALID_UTF8.sub(REPLACEMENT, self._utf8.decode(b"", final=True))
 
     def _write(self, token_id: int) -> str:
         return write_text(lambda: self._step(self._library, token_id) or "")

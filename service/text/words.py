@@ -15,7 +15,7 @@ WITHOUT_SPACES = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class WordSpan:
     """A part of a text, from character `start` to before `end`, and the indices of its tokens."""
 
     text: str
@@ -24,7 +24,7 @@ class Word:
     tokens: list[int]
 
 
-def find_words(text: Tokens) -> list[Word]:
+def find_words(text: Tokens) -> list[WordSpan]:
     """Return the words of a text: its parts between white space. In scripts that do not space
     their words, every token begins a word.
 
@@ -32,8 +32,8 @@ def find_words(text: Tokens) -> list[Word]:
     """
     if by := text.start:
         found = find_words(text.shift(-by))
-        return [Word(word.text, word.start + by, word.end + by, word.tokens) for word in found]
-    words = [Word(text.text[start:end], start, end, []) for start, end in spans(text)]
+        return [WordSpan(word.text, word.start + by, word.end + by, word.tokens) for word in found]
+    words = [WordSpan(text.text[start:end], start, end, []) for start, end in spans(text)]
     first = 0  # of the words that a token may be in: tokens come in the order of the text
     for index, token in enumerate(text.tokens):
         if token.start is None or token.end is None:

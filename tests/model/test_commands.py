@@ -1,6 +1,4 @@
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -8,8 +6,7 @@ from typer.testing import CliRunner
 
 from model.__main__ import app
 from tests.model.runs import copying_run, small_command, teacher_run
-
-REPOSITORY = Path(__file__).parent.parent.parent
+from tests.service.processes import run_python
 
 
 def test_a_refused_training_can_be_repeated_with_other_options(tmp_path):
@@ -46,8 +43,7 @@ sys.modules[{missing!r}] = None  # as if it were not installed
 sys.argv = ["model", "--help"]
 runpy.run_module("model", run_name="__main__")
 """
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert done.returncode == 2
     advice = "run pipx install --force '.[model]', or pip install 'heed-server[model]'"
     assert done.stderr == f"heed: {missing} is not installed: {advice}\n"

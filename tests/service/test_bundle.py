@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.bundle.alignment import Alignment, check_heads
+from service.bundle.alignment import AlignedHeads, check_heads
 from service.bundle.manifest import Manifest, check_numbers, load_bundle
 from service.errors import StartupError
 from tests.conftest import ALIGNMENT, CANDIDATE, TINY, edit_manifest
@@ -191,7 +191,7 @@ def test_another_format_is_refused_with_the_way_out(copy, version):
 def test_the_examples_of_the_page_are_an_alignment_and_a_manifest():
     text = PAGE.read_text(encoding="utf-8")
     (alignment, example) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
-    check_heads(Alignment.model_validate_json(alignment), 4, 8, PAGE)
+    check_heads(AlignedHeads.model_validate_json(alignment), 4, 8, PAGE)
     manifest = Manifest.model_validate_json(example)
     check_numbers(manifest, PAGE)
     code = manifest.languages.target["fra_Latn"]

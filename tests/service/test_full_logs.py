@@ -13,7 +13,8 @@ from contextlib import closing, contextmanager
 import httpx2
 import pytest
 
-from tests.conftest import TINY, is_ready, reserved_port
+from benchmarks.kit.serving import is_ready, reserved_port
+from tests.conftest import TINY
 from tests.waiting import wait_until
 
 REQUESTS, CLIENTS = 3000, 8

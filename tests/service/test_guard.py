@@ -2,7 +2,6 @@
 
 import ast
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from service.formats.writers import WRITERS
 from tests.conftest import serving
 from tests.documentation import ask, examples_of
+from tests.service.processes import run_python
 
 # Python imports this module at the start of every process, the engines' too.
 GUARD = """
@@ -95,7 +95,7 @@ pathlib.Path("written").write_text("")
 pickle.loads(pickle.dumps(pathlib.PurePath))
 socket.create_connection(("127.0.0.1", 9), 1)
 """
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, check=False)
+    run_python("-c", script, cwd=tmp_path)
     events = guard()
     assert events["socket.connect"] == {("127.0.0.1", 9)}
     assert "pathlib.PurePath" in events["pickle.find_class"]

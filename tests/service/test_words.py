@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from service.attention import align_steps, pair_tokens, pair_words
-from service.bundle.alignment import Alignment
+from service.bundle.alignment import AlignedHeads
 from service.text.tokens import Token, Tokens
 from service.text.words import find_words
 from tests.conftest import CANDIDATE
@@ -57,7 +57,7 @@ def test_special_tokens_are_in_no_pair():
 @pytest.mark.parametrize("shift", [0, 1])
 def test_steps_of_an_alignment(shift):
     cross = np.random.default_rng(0).random((2, 3, 7, 4), np.float32)
-    alignment = Alignment.model_validate(
+    alignment = AlignedHeads.model_validate(
         {**CANDIDATE, "sources": 1, "layers": [1, 0], "heads": [2], "shift": shift}
     )
     mean = (cross[0, 2] + cross[1, 2]) / 2

@@ -22,7 +22,7 @@ from service.occlusion import (
 )
 from service.serving.model import Model
 from service.text.tokens import Token
-from service.text.words import Word
+from service.text.words import WordSpan
 from service.wire import Answer
 
 BlockKind = Literal["target", "contrast"] | AttentionKind
@@ -189,7 +189,7 @@ def write_block(
     kind: BlockKind,
     axes: Sequence[str],
     rows: Sequence[Token] | Sequence[RowLabel],
-    columns: Sequence[Token | Word] | Sequence[RowLabel],
+    columns: Sequence[Token | WordSpan] | Sequence[RowLabel],
     data: FloatArray,
     decimals: int | None,
 ) -> Document:

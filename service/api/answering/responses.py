@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from service.attention import AttentionKind, HeadReduction, LayerReduction, Measure
+from service.attention import AttentionKind, AttentionMeasure, HeadReduction, LayerReduction
 from service.errors import LONGEST_QUOTE
 
 Code = Literal[
@@ -98,7 +98,7 @@ class AttentionBlock(BaseModel):
     reduce_heads: HeadReduction | None = Field(
         default=None, description="How heads were combined; absent if they were not."
     )
-    measure: Measure | None = Field(
+    measure: AttentionMeasure | None = Field(
         default=None, description="norm if weights were multiplied with norms; absent if not."
     )
     axes: list[str] = Field(

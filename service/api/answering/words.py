@@ -15,7 +15,7 @@ from service.formats.json import Document
 from service.occlusion import Parts, occlude, source_shares
 from service.serving.model import Model
 from service.text.tokens import Tokens
-from service.text.words import Word, find_words
+from service.text.words import WordSpan, find_words
 from service.wire import Answer, Entry
 
 
@@ -74,7 +74,7 @@ def write_words(
     model: Model,
     entry: Entry,
     source: Tokens,
-    source_words: Sequence[Word],
+    source_words: Sequence[WordSpan],
     answer: Answer,
     rank: int,
 ) -> list[dict[str, Any]]:
@@ -112,5 +112,5 @@ def write_words(
     return written
 
 
-def write_place(word: Word) -> dict[str, Any]:
+def write_place(word: WordSpan) -> dict[str, Any]:
     return {"text": word.text, "start": word.start, "end": word.end}

@@ -26,7 +26,7 @@ from service.api.reading.answer_size import (
 )
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
-from service.api.reading.field_types import Partial, Source, TextsOrIdLists
+from service.api.reading.field_types import Partial, SourceField, TextsOrIdLists
 from service.api.reading.requests import Ablate, AttentionSelection, Searching
 from service.api.reading.search import read_search, read_searches, refuse_search
 from service.api.reading.selection import read_ablation, read_selection
@@ -97,7 +97,7 @@ EXAMPLES: Examples = {
 
 
 class AttentionRequest(Searching):
-    source: Source
+    source: SourceField
     target: TextsOrIdLists | None = Field(
         default=None,
         description="Targets to show the attention of, one for each source. An end-of-sequence"

@@ -16,7 +16,7 @@ from service.api.answering.serialize import read_target
 from service.api.reading.answer_size import check_attribution, check_rows
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
-from service.api.reading.field_types import Partial, Source, TextsOrIdLists
+from service.api.reading.field_types import Partial, SourceField, TextsOrIdLists
 from service.api.reading.requests import Searching
 from service.api.reading.search import read_search, read_searches, refuse_search
 from service.api.reading.selection import check_gates, check_scores, layers_of
@@ -53,7 +53,7 @@ EXAMPLES: Examples = {
 
 
 class AttributionRequest(Searching):
-    source: Source
+    source: SourceField
     target: TextsOrIdLists | None = Field(
         default=None,
         description="Targets to explain, one for each source. An end-of-sequence token is added to"

@@ -14,7 +14,7 @@ from service.api.answering.responses import PROBLEMS, FailedResult, ModelRespons
 from service.api.reading.answer_size import SEND_LESS, check_answer_size, held_nbytes, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
-from service.api.reading.field_types import Partial, Source
+from service.api.reading.field_types import Partial, SourceField
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.requests import LanguageRequest
 from service.api.reading.texts import TextField, count_texts, read_languages, tokenize_texts
@@ -42,7 +42,7 @@ EXAMPLES: Examples = {
 
 
 class EncodeRequest(LanguageRequest):
-    source: Source
+    source: SourceField
     pooling: Pooling = Field(
         default="none",
         description="How to combine the vectors of the tokens. none: return one vector per token;"

@@ -11,7 +11,7 @@ from service.api.reading.call import Call, Service
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.selection import GATED_GRAPHS, kinds_of
 from service.attention import AttentionKind
-from service.bundle.alignment import Alignment
+from service.bundle.alignment import AlignedHeads
 from service.bundle.decoding import Decoding
 from service.bundle.examples import Example, LanguageCode, is_absent
 from service.bundle.manifest import Config, Limits
@@ -80,7 +80,7 @@ class ModelCard(BaseModel):
     languages: LanguageCodes = Field(
         description="Languages that requests can name; empty if the model has none."
     )
-    alignment: Alignment | None = Field(
+    alignment: AlignedHeads | None = Field(
         description="Which attention aligns targets with sources; null if none is known to."
     )
     origin: dict[str, Any] = Field(

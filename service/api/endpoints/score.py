@@ -11,7 +11,7 @@ from service.api.answering.serialize import usage_of, write_score
 from service.api.reading.answer_size import TOKEN_BYTES, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
-from service.api.reading.field_types import Source, TextsOrIdLists
+from service.api.reading.field_types import SourceField, TextsOrIdLists
 from service.api.reading.requests import Ablate, LanguageRequest
 from service.api.reading.selection import check_scores, read_ablation
 from service.api.reading.texts import TextField, read_languages, read_pairs
@@ -29,7 +29,7 @@ EXAMPLES: Examples = {
 
 
 class ScoreRequest(LanguageRequest):
-    source: Source
+    source: SourceField
     target: TextsOrIdLists = Field(
         description="Targets to score, one for each source. An end-of-sequence token is added to"
         " texts; ids are used unchanged.",

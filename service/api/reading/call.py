@@ -52,7 +52,7 @@ CLASSES = (SMALL, LARGE)  # largest sizes of two classes of work; a third has al
 ENTRIES_AT_ONCE = 128  # entries of a part: where a request is refused, they were sent for nothing
 MOST_WAITING = 32  # requests that hold large bodies in memory while they wait for a core
 
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 Found = TypeVar("Found")
 
 
@@ -120,21 +120,21 @@ class Call(Request):
         """Call `end` when the request has ended, however it ends."""
         self._terms.at_end.append(end)
 
-    async def compute_reading(self, work: Callable[[], Result], size: int) -> Result:
+    async def compute_reading(self, work: Callable[[], ResultT], size: int) -> ResultT:
         """Run `work` as `compute` does. Also raise Overloaded if `size` exceeds LARGE and
         MOST_WAITING such requests wait already, and Unavailable if the service ends before its
         turn comes."""
         if size > LARGE:
             check_line(self.service.classes[-1])
 
-        def begin() -> Result:
+        def begin() -> ResultT:
             if self.service.ending:
                 raise Unavailable("the service is ending: send the request again")
             return work()
 
         return await self.compute(begin, size)
 
-    async def compute(self, work: Callable[[], Result], size: int) -> Result:
+    async def compute(self, work: Callable[[], ResultT], size: int) -> ResultT:
         """Run `work`, which reads or writes `size` bytes, characters, ids or numbers: inline up to
         LITTLE, else in a thread. Each of the CLASSES has one such thread at a time.
 
@@ -145,7 +145,7 @@ class Call(Request):
             return work()
         return await self._limited(limiter_of(self.service.classes, size), work)
 
-    async def compute_limited(self, work: Callable[[], Result]) -> Result:
+    async def compute_limited(self, work: Callable[[], ResultT]) -> ResultT:
         """Run `work` in a thread, with at most settings.cores of these at once in the process.
 
         Work that has begun always runs to its end: its size is bounded. Raise Overloaded if
@@ -154,7 +154,7 @@ class Call(Request):
         check_line(self.service.cores)
         return await self._limited(self.service.cores, work)
 
-    async def _limited(self, limiter: CapacityLimiter, work: Callable[[], Result]) -> Result:
+    async def _limited(self, limiter: CapacityLimiter, work: Callable[[], ResultT]) -> ResultT:
         """Run `work` in a thread as soon as `limiter` lets it."""
         borrower = object()  # stands for this request: another task may wait for the limiter
         try:
@@ -166,7 +166,7 @@ class Call(Request):
         finally:
             limiter.release_on_behalf_of(borrower)
 
-    async def wait_for(self, work: Awaitable[Result]) -> Result:
+    async def wait_for(self, work: Awaitable[ResultT]) -> ResultT:
         """Wait for `work` and return its result. Cancel it if the wait ends early.
 
         Raise Abandoned when the client disconnects, DeadlineExceeded at the deadline of the

@@ -184,7 +184,7 @@ Indices = Annotated[
     by_form(indices_variant, "'all' or a list of indices"),
 ]
 
-Source = Annotated[
+SourceField = Annotated[
     TextsOrIdLists,
     Field(
         description="The input: a text, a list of texts, or a list of lists of token ids. Texts are"

@@ -21,9 +21,9 @@ from service.api.reading.field_types import (
 from service.attention import (
     AlignmentMethod,
     AttentionKind,
+    AttentionMeasure,
     HeadReduction,
     LayerReduction,
-    Measure,
 )
 from service.bundle.decoding import (
     BeamSize,
@@ -94,7 +94,7 @@ class AttentionSelection(Strict):
         " W + I with rows scaled to sum to 1, where I stands for the residual connection. It needs"
         " reduce_heads, and kinds without cross.",
     )
-    measure: Measure = Field(
+    measure: AttentionMeasure = Field(
         default="weight",
         description="What to measure: weight, the attention weights; or norm (Kobayashi et al."
         " 2020), each weight times the length of what the head makes of the attended token's value"

@@ -158,7 +158,7 @@ async def answer_heed_error(request: Request, error: Exception) -> Response:
     return answer_problem(request, error, headers)
 
 
-class Refusal(HeedError):
+class HttpError(HeedError):
     """An error of the framework or the middleware: unknown paths and methods, long bodies."""
 
     def __init__(self, status: HTTPStatus, detail: str) -> None:
@@ -197,7 +197,7 @@ async def answer_http_exception(
         detail = f"{request.method} is not supported here{without}: send {' or '.join(methods)}"
         if not form_of(request).endpoints:
             detail += f"; {prefix_of(request.scope)}/docs shows how"
-    return answer_problem(request, Refusal(status, detail), headers)
+    return answer_problem(request, HttpError(status, detail), headers)
 
 
 def describe_unknown_path(request: Request, names: Mapping[str, str]) -> str:

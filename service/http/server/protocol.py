@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from service.errors import HeedError, Unparsable
-from service.http.messages.problems import Refusal
+from service.http.messages.problems import HttpError
 from service.http.server.head import Parser, check_head, check_upgrade
 from service.http.server.refusals import Refusals
 
@@ -347,7 +347,7 @@ class Protocol(HttpToolsProtocol):
         if self._partial:
             seconds = f"{self._limits.idle_timeout:g} seconds"
             why = f"the request line and headers did not arrive within {seconds}: send them faster"
-            self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, why))
+            self._refuse(HttpError(HTTPStatus.REQUEST_TIMEOUT, why))
         else:
             self.transport.close()
 

@@ -12,11 +12,11 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from service.errors import TooLarge
-from service.text.markup.events import Element, ElementEnd, Event, Leaf, escape, escape_value
+from service.text.markup.events import Element, ElementEnd, Leaf, MarkupEvent, escape, escape_value
 from service.text.markup.html import check_html, read_html
 from service.text.markup.placing import PlacePair, place, words_of
 from service.text.markup.unit import PLACEHOLDER, Mark, NumberedMarkup, UnitReader, edges
-from service.text.markup.xml import INVALID, read_xml
+from service.text.markup.xml import INVALID_XML, read_xml
 from service.text.sentences import Span
 from service.text.tokens import REPLACEMENT
 
@@ -92,7 +92,7 @@ class MarkupDocument:
                 own.append(left.pop())
             target, pairs = join(self.text, unit.span, own)
             if self.kind == "xml":
-                target = INVALID.sub(REPLACEMENT, target)
+                target = INVALID_XML.sub(REPLACEMENT, target)
             written.append(fill(place(unit.text, unit.marks, target, pairs, unit.escape)))
         return fill(self.parts)
 
@@ -142,7 +142,7 @@ class DocumentReader:
         self._whole = whole
         self._length = 0  # of the units, with a line break after each
 
-    def read(self, events: Iterable[Event]) -> None:
+    def read(self, events: Iterable[MarkupEvent]) -> None:
         for breaks, run in groupby(events, self._breaks):
             if breaks:
                 self.parts += (part for event in run for part in self._number(event))
@@ -150,12 +150,12 @@ class DocumentReader:
                 texts = [*run]
                 self.parts += self._read_unit(texts, list(map(self._number, texts)), escape)
 
-    def _breaks(self, event: Event) -> bool:
+    def _breaks(self, event: MarkupEvent) -> bool:
         if isinstance(event, ElementEnd):
             return event.of.breaks or not self._whole
         return not isinstance(event, str) and (event.breaks or not self._whole)
 
-    def _number(self, event: Event) -> NumberedMarkup:
+    def _number(self, event: MarkupEvent) -> NumberedMarkup:
         """Return an event as it is written. The attributes in it become units."""
         match event:
             case str():
@@ -172,7 +172,10 @@ class DocumentReader:
         return self._read_unit([text], [[escape_value(text)]], escape_value)
 
     def _read_unit(
-        self, run: Sequence[Event], written: Sequence[NumberedMarkup], write: Callable[[str], str]
+        self,
+        run: Sequence[MarkupEvent],
+        written: Sequence[NumberedMarkup],
+        write: Callable[[str], str],
     ) -> NumberedMarkup:
         """Return the number of the unit that these events make, between the white space around it;
         if its text is not wanted, return the events as they are written."""

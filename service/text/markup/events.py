@@ -48,7 +48,7 @@ class Leaf(NamedTuple):
     shown: bool = True
 
 
-Event = str | Element | ElementEnd | Leaf
+MarkupEvent = str | Element | ElementEnd | Leaf
 
 
 def is_kept(name: str, attributes: Mapping[str, str | None]) -> bool:

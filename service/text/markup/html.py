@@ -10,8 +10,8 @@ from service.text.markup.events import (
     Attribute,
     Element,
     ElementEnd,
-    Event,
     Leaf,
+    MarkupEvent,
     TagParts,
     escape_value,
     is_kept,
@@ -113,10 +113,10 @@ def is_closed(source: str, tag: Tag) -> bool:
     return closed is not None and closed[1].lower() == tag.name
 
 
-def read_html(source: str) -> list[Event]:
+def read_html(source: str) -> list[MarkupEvent]:
     """Return the events of HTML. Raise Invalid if the parser is not installed."""
     node = first_node(parse_html(source))
-    events: list[Event] = []
+    events: list[MarkupEvent] = []
     around: list[tuple[Element, LexborNode | None]] = []  # open elements, and what follows them
     while node is not None or around:
         if node is None:
@@ -158,7 +158,7 @@ def first_node(page: "LexborHTMLParser") -> "LexborNode | None":
     return node.next if node and node.is_comment_node and node.comment_content == "" else node
 
 
-def read_node(node: "LexborNode") -> Event:
+def read_node(node: "LexborNode") -> MarkupEvent:
     if node.is_text_node:
         return node.text_content or ""
     if not node.is_element_node:
@@ -181,7 +181,7 @@ def read_node(node: "LexborNode") -> Event:
     )
 
 
-def mark_breaks(events: Sequence[Event]) -> None:
+def mark_breaks(events: Sequence[MarkupEvent]) -> None:
     """Mark each element with a break inside as a break, such as a link around paragraphs."""
     around: list[Element] = []
     for event in events:

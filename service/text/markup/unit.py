@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from service.text.markup.events import HTML_SPACE, SPACES, Element, ElementEnd, Event, Leaf
+from service.text.markup.events import HTML_SPACE, SPACES, Element, ElementEnd, Leaf, MarkupEvent
 from service.text.sentences import Span
 
 # {{ name }}, {% if name > 1 %}, {name}, {0}, {n:>3}, ${name}, %s, %(name)d, %1$s and such
@@ -69,7 +69,7 @@ class UnitReader:
             mark.start += mark.start < mark.end and text[mark.start] == SPACE
         return text, self._marks
 
-    def add(self, event: Event, written: NumberedMarkup) -> None:
+    def add(self, event: MarkupEvent, written: NumberedMarkup) -> None:
         """Add an event, of which `written` is the markup."""
         match event:
             case str():
@@ -160,7 +160,7 @@ class UnitReader:
             self._waiting = mark
 
 
-def edges(run: Sequence[Event]) -> tuple[str, str]:
+def edges(run: Sequence[MarkupEvent]) -> tuple[str, str]:
     """Return the white space before and after all that these events show."""
     before, after = "", ""
     for event in run:
@@ -176,5 +176,5 @@ def edges(run: Sequence[Event]) -> tuple[str, str]:
     return before, after
 
 
-def is_space(event: Event) -> bool:
+def is_space(event: MarkupEvent) -> bool:
     return isinstance(event, str) and not event.strip(HTML_SPACE)

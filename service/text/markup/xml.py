@@ -7,13 +7,13 @@ from itertools import groupby, pairwise
 from xml.parsers.expat import ExpatError, ParserCreate, errors
 
 from service.errors import Invalid
-from service.text.markup.events import Element, ElementEnd, Event, Leaf, is_kept
+from service.text.markup.events import Element, ElementEnd, Leaf, MarkupEvent, is_kept
 
 ROOT, END = "<_>", "</_>"  # around a part of a document, which may have any number of elements
 WHOLE = ("<?xml", "<!DOCTYPE")  # how a whole document may begin
 BYTE_ORDER_MARK = "\ufeff"
 LINE_BREAK = re.compile(r"\r\n|\r|\n")  # as expat counts lines
-INVALID = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # in XML
+INVALID_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # in XML
 DECLARATIONS = "declarations in the document type"
 CLOSE, ESCAPE = "close each tag", "write &lt; for < and &amp; for &"
 REMOVE = "remove this character, which XML cannot hold"
@@ -29,7 +29,7 @@ ADVICE = {
 }
 
 
-def read_xml(source: str, pointer: str) -> list[Event]:
+def read_xml(source: str, pointer: str) -> list[MarkupEvent]:
     """Return the events of XML. Raise Invalid for XML that is not well-formed."""
     text = source.removeprefix(BYTE_ORDER_MARK)
     whole = text.startswith(WHOLE)
@@ -42,13 +42,13 @@ def read_xml(source: str, pointer: str) -> list[Event]:
         line = LINE_BREAK.split(text)[error.lineno - 1]
         column = max(0, min(column, len(line)))  # without ROOT
         why = str(error).partition(": ")[0]
-        advice = REMOVE if INVALID.match(line, column) else ADVICE.get(why)
+        advice = REMOVE if INVALID_XML.match(line, column) else ADVICE.get(why)
         where = f"line {error.lineno}, column {column + 1}"
         detail = f"is not XML ({why} at {where})" + (f": {advice}" if advice else "")
         raise Invalid.at(pointer, detail) from error
     events = list(merge_texts(events_of(content, reader.found)))
     events = events if whole else events[1:-1]
-    mark_breaks(events)
+    mark_inline(events)
     return events if text == source else [Leaf([BYTE_ORDER_MARK], shown=False), *events]
 
 
@@ -91,7 +91,7 @@ class ExpatReader:
             raise error
 
 
-def events_of(content: bytes, found: list[tuple[int, str, str]]) -> Iterator[Event]:
+def events_of(content: bytes, found: list[tuple[int, str, str]]) -> Iterator[MarkupEvent]:
     """Yield the events of what was found, with their markup as `content` has it."""
     opened: list[Element] = []
     kept: list[str] = []  # of an element that is left as it is
@@ -116,7 +116,7 @@ def events_of(content: bytes, found: list[tuple[int, str, str]]) -> Iterator[Eve
             yield Leaf([raw], shown=kind == "leaf")
 
 
-def merge_texts(events: Iterable[Event]) -> Iterator[Event]:
+def merge_texts(events: Iterable[MarkupEvent]) -> Iterator[MarkupEvent]:
     """Join the pieces in which expat reports a text, such as line breaks and entities."""
     for is_text, group in groupby(events, lambda event: isinstance(event, str)):
         if is_text:
@@ -125,7 +125,7 @@ def merge_texts(events: Iterable[Event]) -> Iterator[Event]:
             yield from group
 
 
-def mark_breaks(events: Sequence[Event]) -> None:
+def mark_inline(events: Sequence[MarkupEvent]) -> None:
     """Mark the elements that are part of a text: text stands beside them, or beside an element
     around them. Among elements alone, an element has a text of its own."""
     root = Element([], "", breaks=True)
@@ -136,7 +136,9 @@ def mark_breaks(events: Sequence[Event]) -> None:
             mixed.add(id(event))
 
 
-def with_parents(events: Iterable[Event], root: Element) -> Iterator[tuple[Event, Element]]:
+def with_parents(
+    events: Iterable[MarkupEvent], root: Element
+) -> Iterator[tuple[MarkupEvent, Element]]:
     """Yield each event with the element around it."""
     around = [root]
     for event in events:
@@ -147,6 +149,6 @@ def with_parents(events: Iterable[Event], root: Element) -> Iterator[tuple[Event
             around.append(event)
 
 
-def is_beside(event: Event) -> bool:
+def is_beside(event: MarkupEvent) -> bool:
     """Return whether an event is text, and more than the line breaks and indents of elements."""
     return isinstance(event, str) and bool(event.strip() or "\n" not in event)

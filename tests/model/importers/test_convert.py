@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 from contextlib import nullcontext
 
 import pytest
@@ -19,6 +17,7 @@ from tests.conftest import opened, serving
 from tests.model.importers import checkpoints
 from tests.model.importers.kinds import LANGUAGES, T5, WRITERS, banned
 from tests.model.importers.served import assert_same_answers, convert, post, refusal, run, start_of
+from tests.service.processes import run_python
 from tests.tracing import without_gates
 
 QUICK = ("marian", "nllb")
@@ -221,8 +220,7 @@ with TestClient(create_app(Settings(bundles=[Path(sys.argv[1])])), "http://local
 
 @pytest.mark.parametrize("converted", ["nllb"], indirect=True)
 def test_a_bundle_is_decoded_without_what_converted_it(converted, served):
-    command = [sys.executable, "-c", DECODE, str(converted[2])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_python("-c", DECODE, converted[2])
     languages = LANGUAGES["nllb"]
     (result,) = post(served, "/v1/decode", source="the weather", **languages)
     assert str(result["hypotheses"][0]["token_ids"]) in done.stdout.splitlines(), done.stderr

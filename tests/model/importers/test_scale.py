@@ -31,8 +31,8 @@ def test_a_conversion_needs_half_as_much_memory_as_the_checkpoint_again(tmp_path
     folder, bundle = tmp_path / "medium", tmp_path / "bundle"
     write_checkpoint(TINY, tmp_path / "tiny")
     size = write_checkpoint(MEDIUM, folder)
-    libraries = run_command(command(tmp_path / "tiny", bundle), REPOSITORY).peak
-    ran = run_command(command(folder, bundle), REPOSITORY)
+    libraries = run_command(command(tmp_path / "tiny", bundle)).peak
+    ran = run_command(command(folder, bundle))
     assert 500e6 < size < 600e6
     assert ran.peak - libraries < 1.5 * size
     with safe_open(bundle / "int8" / "model.safetensors", "pt") as file:

@@ -45,6 +45,17 @@ def assert_hypotheses(found, expected):
             assert ours["token_ids"] == ids
 
 
+def assert_decoding(client, oracle, sources, beam_size):
+    """Decode the sources together, and each alone."""
+    options = {"beam_size": beam_size, "num_hypotheses": beam_size, "max_new_tokens": MOST}
+    together = post(client, "/v1/decode", source=sources, **options)
+    for source, mixed in zip(sources, together, strict=True):
+        expected = oracle.beam_search(source, beam_size, MOST)
+        assert_hypotheses(mixed, expected)
+        (alone,) = post(client, "/v1/decode", source=[source], **options)
+        assert_hypotheses(alone, expected)
+
+
 def assert_all_answers(bundle):
     """Score, attend and decode in batches of sources of all lengths, and each source alone."""
     oracle = Oracle(bundle)
@@ -55,13 +66,7 @@ def assert_all_answers(bundle):
         body = {"attention": {"kinds": ["encoder", "cross"]}, "target": targets}
         assert_attention(oracle, pairs, post(client, "/v1/attention", source=sources, **body))
         for beam_size in BEAM_SIZES:
-            options = {"beam_size": beam_size, "num_hypotheses": beam_size, "max_new_tokens": MOST}
-            together = post(client, "/v1/decode", source=sources, **options)
-            for source, mixed in zip(sources, together, strict=True):
-                expected = oracle.beam_search(source, beam_size, MOST)
-                assert_hypotheses(mixed, expected)
-                (alone,) = post(client, "/v1/decode", source=[source], **options)
-                assert_hypotheses(alone, expected)
+            assert_decoding(client, oracle, sources, beam_size)
 
 
 def test_answers_are_those_of_numpy(recurrent):

@@ -15,6 +15,7 @@ from model.__main__ import app
 from model.checkpoint import NUM_EXAMPLES, examples_of, save_examples
 from model.training.progress import with_lines
 from tests.model.runs import copying_run
+from tests.service.processes import run_python
 
 REPOSITORY = Path(__file__).parent.parent.parent.parent
 SHAPE = "--d-model 16 --d-ff 32 --num-heads 2 --num-encoder-layers 1 --num-decoder-layers 1"
@@ -122,20 +123,13 @@ runpy.run_module("model", run_name="__main__")
     variables = {name: text for name, text in os.environ.items() if name != "OMP_WAIT_POLICY"}
     if own:
         variables["OMP_WAIT_POLICY"] = own
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False
-    )
-    assert done.stderr.strip() == read
+    assert run_python("-c", code, env=variables).stderr.strip() == read
 
 
 def cpu_seconds(arguments, **variables):
     """The CPU time of a training that has no core of its own."""
-    command = [sys.executable, "-m", "model", *arguments]
     before = os.times()
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=os.environ | variables, capture_output=True, check=False
-    )
+    done = run_python("-m", "model", *arguments, env=os.environ | variables, timeout=None)
     after = os.times()
     assert done.returncode == 0, done.stderr
     return (

@@ -156,6 +156,7 @@ def test_clients_get_short_names(document):
     names = [each["operationId"] for item in document["paths"].values() for each in item.values()]
     assert {"decode", "score", "encode", "attention", "list_models"} <= set(names)
     assert len(names) == len(set(names))
+    assert not [name for name in document["components"]["schemas"] if "__" in name]  # of modules
 
 
 def test_every_model_and_output_of_the_open_inference_protocol_is_documented():

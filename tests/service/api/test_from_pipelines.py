@@ -4,11 +4,8 @@ The models that they name are large. Two copies of the default one stand in for 
 letters instead of their texts.
 """
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ import pytest
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import edit_manifest, serving
 from tests.documentation import assert_shown, programs
+from tests.service.processes import run_python
 
 PAGE = (Path(__file__).parents[3] / "docs" / "from-pipelines.md").read_text(encoding="utf-8")
 PROGRAMS = [*programs(PAGE, "python")]
@@ -48,9 +46,7 @@ def test_a_program_prints_what_is_shown(address, program):
     assert readable.count('"rains"') in (2, 3)
     named = re.sub("opus-mt-en-fr|bart-large-cnn", "flan-t5-small", readable)
     code = named.replace("http://localhost:8000", address)
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", code)
     assert done.stderr == ""
     assert done.stdout.count("\n") == shown.count("\n")
     assert_shown(done.stdout, shown)

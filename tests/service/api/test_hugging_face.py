@@ -1,8 +1,6 @@
 """Texts by the stock client of Hugging Face, compared with what our own endpoints return."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +27,7 @@ from tests.conftest import KEY, opened
 from tests.documentation import programs
 from tests.service.api.conftest import copy_of
 from tests.service.http.asgi import request_for
+from tests.service.processes import run_python
 
 PAIR = {"src_lang": "eng_Latn", "tgt_lang": "heb_Hebr"}
 OURS = {"source_language": "eng_Latn", "target_language": "heb_Hebr"}
@@ -452,6 +451,5 @@ def test_what_the_service_does_without_the_protocol_says_how_to_have_it(client):
 def test_the_program_of_the_documentation_prints_what_is_shown(protocol_server):
     ((code, shown),) = (each for each in programs(PAGE, "python") if "huggingface_hub" in each[0])
     code = code.replace("http://localhost:8000", protocol_server)
-    program, environment = [sys.executable, "-c", code], {**os.environ, "API_KEY": KEY}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    done = run_python("-c", code, env={**os.environ, "API_KEY": KEY})
     assert (done.stdout, done.stderr) == (shown, "")

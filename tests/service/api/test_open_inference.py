@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from service.api.protocols.open_inference.tensors import DTYPES
 from tests.conftest import serving
 from tests.documentation import HOST, programs
+from tests.service.processes import run_python
 
 DOCS = Path("docs/protocols.md")
 CLIENT = Path("tests/clients/open_inference.py")
@@ -266,8 +267,7 @@ def test_the_documented_program_prints_what_is_shown(address):
         each for each in programs(DOCS.read_text(), "python") if "tritonclient" in each[0]
     ]
     code = code.replace(HOST, address.removeprefix("http://"))
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == shown
+    assert run_python("-c", code, check=True).stdout == shown
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -5,8 +5,6 @@ Oracle: the mean of the vectors that /v1/encode returns, and its length by NumPy
 
 import base64
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx2
@@ -16,6 +14,7 @@ import pytest
 
 from tests.conftest import KEY
 from tests.documentation import programs
+from tests.service.processes import run_python
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols.md").read_text(encoding="utf-8")
 IDS = [[5, 6, 7, 2], [8, 2]]
@@ -61,8 +60,7 @@ def unit(vector):
 def test_the_program_of_the_documentation_prints_what_is_shown(protocol_server):
     code, shown = next(programs(PAGE, "python"))
     code = code.replace("http://localhost:8000", protocol_server)
-    program, environment = [sys.executable, "-c", code], {**os.environ, "API_KEY": KEY}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    done = run_python("-c", code, env={**os.environ, "API_KEY": KEY})
     assert (done.stdout, done.stderr) == (shown, "")
 
 

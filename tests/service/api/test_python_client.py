@@ -1,7 +1,5 @@
 """The Python client returns what the API sends, and knows all that the OpenAPI document says."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from html.parser import HTMLParser
@@ -18,6 +16,7 @@ from service import client
 from service.client import Attention, Heed, Refusal, Token, checked
 from tests.busy import busy
 from tests.conftest import KEY
+from tests.service.processes import run_python
 
 ALL = {"kinds": ["encoder", "decoder", "cross"]}
 
@@ -41,8 +40,8 @@ def test_it_loads_nothing_of_the_service():
         "import sys, service.client; print({'fastapi', 'onnxruntime', 'pydantic', 'tokenizers',"
         " 'service.errors'} & sys.modules.keys())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    done = run_python("-c", code)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3, "num_hypotheses": 2, "top_log_probs": 2}])

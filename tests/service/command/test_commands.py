@@ -1,14 +1,12 @@
 """The command heed: what it prints, and that it answers as the service does."""
 
 import json
-import sys
 import tomllib
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
-from click.shell_completion import ShellComplete
 
 from service.api.endpoints.attention import AttentionRequest
 from service.api.endpoints.attribution import AttributionRequest
@@ -332,40 +330,6 @@ def test_variables_of_the_service_choose_the_model(heed, tiny, monkeypatch):
     assert "choose one of them with --bundle" in heed("decode", "red").stderr
 
 
-FILES = "names of files"
-
-
-def complete(words):
-    """Return what a shell is offered for the last of these words, `FILES` for names of files."""
-    *arguments, incomplete = words.split(" ")[1:]
-    shell = ShellComplete(main, {}, "heed", "_HEED_COMPLETE")
-    found = shell.get_completions(arguments, incomplete)
-    return [FILES if each.type == "file" else each.value for each in found]
-
-
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        ("heed e", ["evaluate", "export"]),
-        ("heed decode --top", ["--top-k", "--top-p", "--top-log-probs"]),
-        ("heed serve --pr", ["--protocols", "--provider", "--precision"]),
-        ("heed serve --port 1 --precision f", ["fp32", "fp16"]),
-        ("heed serve --port ", []),
-        ("heed decode --split ", ["none", "sentences"]),
-        ("heed attention a --reduce-layers m", ["mean", "max"]),
-        ("heed attention a --kinds cross,e", ["cross,encoder"]),
-        ("heed serve bun", [FILES]),
-        ("heed decode --input wor", [FILES]),
-        ("heed train tr", [FILES]),
-        ("heed convert checkpoint bun", [FILES]),
-        ("heed train train.tsv --dev d", [FILES]),
-        pytest.param("heed export --no", ["--notice"], marks=pytest.mark.long),
-    ],
-)
-def test_completion(words, offered):
-    assert sorted(complete(words)) == sorted(offered)
-
-
 def test_answers_need_neither_fastapi_nor_torch():
     code = """
 import contextlib, sys
@@ -376,7 +340,7 @@ for arguments in (["decode", "heed"], ["score", "heed", "D"], ["attention", "hee
 unused = {"torch", "model", "fastapi", "service.app", "uvicorn", "httpx2", "huggingface_hub"}
 assert not unused & {*sys.modules}, unused & {*sys.modules}
 """
-    done = run_python("-c", code, cwd=ROOT)
+    done = run_python("-c", code)
     assert done.stdout.startswith("HH IY1 D\n-")
     assert (done.stdout.splitlines()[2], done.stderr) == ("heed → D", "")
 
@@ -390,7 +354,7 @@ for command in ("decode", "attention", "score"):
         main([command, "--help"])
 assert not {"onnxruntime", "fastapi", "service.engine"} & {*sys.modules}
 """
-    done = run_python("-c", code, cwd=ROOT)
+    done = run_python("-c", code)
     assert (done.stdout.count("Usage: "), done.stderr) == (3, "")
 
 
@@ -411,7 +375,7 @@ for command in {[*extras]}:
     except SystemExit as end:
         print(end.code)
 """
-    done = run_python("-c", code, cwd=ROOT)
+    done = run_python("-c", code)
     assert done.stdout.split() == ["2"] * 3
     for said, extra in zip(done.stderr.splitlines(), extras.values(), strict=True):
         assert said.startswith("heed: torch is not installed: ")
@@ -419,17 +383,10 @@ for command in {[*extras]}:
         assert f"pipx install --force '.[{extra}]'" in said
 
 
-def test_completion_without_the_extra_prints_nothing(monkeypatch, capfd):
-    monkeypatch.delitem(sys.modules, "model.__main__", raising=False)
-    monkeypatch.setitem(sys.modules, "typer", None)  # as if it were not installed
-    assert complete("heed convert --") == []
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["convert", "train", "evaluate", "export"])
 def test_commands_of_the_model_explain_themselves(command):
-    done = run_python("-m", "service.command", command, "--help", cwd=ROOT, check=True)
+    done = run_python("-m", "service.command", command, "--help", check=True)
     assert f"Usage: heed {command} [OPTIONS]" in done.stdout
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from benchmarks.kit.serving import is_ready, reserved_port
 from service.bundle.manifest import FORMAT_VERSION, load_bundle
 from service.command.serve import find_bundle, find_model_folder
 from service.errors import StartupError
-from tests.conftest import is_ready, reserved_port
 from tests.hub import JUNK, hub_of
 from tests.waiting import wait_until
 

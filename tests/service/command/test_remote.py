@@ -2,18 +2,15 @@
 
 import json
 import socket
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import KEY
+from tests.service.processes import run_python
 
-ROOT = Path(__file__).parents[3]
 LINES = [f"line {i} {'x' * (i * 7 % 50)}" for i in range(600)]
 
 
@@ -209,6 +206,5 @@ main(["decode", "ax", "--url", sys.argv[1]], standalone_mode=False)
 print({"fastapi", "onnxruntime", "starlette"} & {*sys.modules})
 """
     with running() as service:
-        command = [sys.executable, "-c", code, service.url]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        done = run_python("-c", code, service.url, check=True)
     assert done.stdout == "AX\nset()\n"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.bundle.alignment import Alignment
+from service.bundle.alignment import AlignedHeads
 from service.search.options import SearchOptions
 from service.settings.settings import Precision
 from service.wire import Entry
@@ -16,7 +16,7 @@ SOURCES = [[4, 5, 6, 7], [9, 8], [7], [5, 5, 6, 9, 4, 8, 7]]
 
 
 def with_alignment(bundle, **changes):
-    alignment = Alignment.model_validate({**ALIGNMENT, **changes})
+    alignment = AlignedHeads.model_validate({**ALIGNMENT, **changes})
     return replace(bundle, manifest=bundle.manifest.model_copy(update={"alignment": alignment}))
 
 

@@ -20,9 +20,9 @@ from tests.service.http.asgi import WHOLE, answer, door_before
 class Simulation:
     """Requests that each take 1 / `capacity` seconds of one server, in the order of arrival."""
 
-    def __init__(self, capacity, most=200, timeout=60.0):
+    def __init__(self, capacity, timeout=60.0):
         self.now, self.free, self.capacity = 0.0, 0.0, capacity
-        self.admission = Admission(most, timeout, lambda: self.now)
+        self.admission = Admission(200, timeout, lambda: self.now)
         self.ends, self.waits, self.refused = [], [], []
         self.places = deque()
 

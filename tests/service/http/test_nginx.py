@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 import httpx2
 import pytest
 
-from tests.conftest import is_ready, reserved_port
+from benchmarks.kit.serving import is_ready, reserved_port
 from tests.service.http.sockets import connect
 from tests.service.processes import running
 from tests.waiting import wait_until

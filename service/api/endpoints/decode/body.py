@@ -4,7 +4,7 @@ from pydantic import Field
 
 from service.api.answering.examples import SIMPLE, Examples
 from service.api.reading.faults import Faults
-from service.api.reading.field_types import Partial, Source, TextsOrIdLists
+from service.api.reading.field_types import Partial, SourceField, TextsOrIdLists
 from service.api.reading.requests import Ablate, AttentionSelection, Searching
 from service.api.reading.selection import check_aligns, check_scores
 from service.api.reading.texts import Split
@@ -110,7 +110,7 @@ EXAMPLES: Examples = {
 
 
 class DecodeRequest(Searching):
-    source: Source
+    source: SourceField
     num_hypotheses: int = Field(
         default=1,
         ge=1,

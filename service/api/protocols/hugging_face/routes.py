@@ -227,7 +227,7 @@ async def extract_features(body: FeatureBody, call: Call, model: str) -> Respons
         encoded = await run_encode(asked, call, "/inputs")
     except (Invalid, TooLarge) as error:
         if isinstance(body.inputs, str):  # it was not in a list
-            raise error.change_faults(name_input) from None
+            raise error.change_faults(name_text) from None
         raise
     return await answer(call, encoded, lambda each: [one["embedding"] for one in each["results"]])
 
@@ -270,7 +270,7 @@ async def generate(body: GenerateRequest, call: Call, found: Model, task: str) -
     key = KEYS[task]
     parameters = read_parameters(body.parameters, found.manifest)
     try:
-        asked = await read_request(body, call, found, parameters)
+        asked = await make_decode_request(body, call, found, parameters)
         if body.stream:
             open_writer = partial(TokenWriter, form=ERRORS, seed=parameters.seed)
             return await Stream(call, *await prepare(asked, call), open_writer).respond()
@@ -302,7 +302,7 @@ def task_of(manifest: Manifest) -> str:
     return "translation" if translates else "text2text-generation"
 
 
-async def read_request(
+async def make_decode_request(
     body: GenerateRequest, call: Call, model: Model, parameters: Parameters
 ) -> DecodeRequest:
     """Return the body of /v1/decode. Raise Invalid, also for a stream of several targets."""
@@ -346,7 +346,7 @@ def write_result(
     return [{**text, "details": each} for text, each in zip(texts, details, strict=True)]
 
 
-def name_input(fault: Fault) -> Fault:
+def name_text(fault: Fault) -> Fault:
     """Return a fault of the only text."""
     return Fault(fault.pointer.replace("/inputs/0", "/inputs"), fault.detail)
 

@@ -147,7 +147,7 @@ async def infer(call: Call, name: str, version: str | None = None) -> Response:
     model, task = find_task(call, name, version)
 
     def read() -> BaseModel:
-        fields = read_parameters(asked, task, binary, model.manifest.pad_id)
+        fields = gather_fields(asked, task, binary, model.manifest.pad_id)
         return validate(task.body, {"model": model.name, **fields})
 
     body = await call.compute_reading(read, len(content))
@@ -220,7 +220,7 @@ def name_input(sent: Container[str], fault: Fault) -> Fault:
     return Fault(f"/{side}_ids{fault.pointer.removeprefix(f'/{side}')}", fault.detail)
 
 
-def read_parameters(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -> dict[str, Any]:
+def gather_fields(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -> dict[str, Any]:
     """Return the fields of a body: parameters under their own names, and the contents of inputs.
 
     Raise Invalid for a parameter or an input that the model lacks, for a missing input, and for a

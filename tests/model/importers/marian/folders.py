@@ -194,9 +194,9 @@ def padded(data):
     return data + bytes(-len(data) % 256)
 
 
-def binary_of(items, version=1):
+def binary_of(items):
     items = list(items)
-    content = struct.pack("<QQ", version, len(items))
+    content = struct.pack("<QQ", 1, len(items))  # of version 1
     for name, kind, shape, data in items:
         content += struct.pack("<4Q", len(name) + 1, kind, len(shape), len(data))
     content += b"".join(name.encode() + b"\0" for name, *_ in items)

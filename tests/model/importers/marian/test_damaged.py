@@ -72,8 +72,8 @@ def whole_npz():
     return file.getvalue()
 
 
-def whole_binary(int8=True):
-    return binary_of(items_of(SMALL, TENSORS, int8))
+def whole_binary():
+    return binary_of(items_of(SMALL, TENSORS, int8=True))
 
 
 def changed(content, place, number):
