@@ -19,6 +19,7 @@ from model.network.transformer import Transformer
 # predictions less. Random ids are unlike texts, and more precision would not help there.
 ON_TEXTS, ON_RANDOM_IDS = 1e-4, 1e-3
 LEAST = 2e-6  # nats a token: the limit of a network that is certain of everything
+WIDE = 1 << 16  # weights from which a product with 16 bits of activations is faster than fp32
 STRICTER = 0.75  # factor of the allowed sum after the whole did more damage than is tolerable
 MERGED = ("query", "key", "value")  # one product in the graph of a self-attention
 LAYER = re.compile(r"\.layers\.\d+\.")
@@ -38,9 +39,9 @@ class Chosen:
 
 
 def choose(model: Transformer, damage: Damage, passes: int, tolerance: float) -> Chosen:
-    """Let linear layers read 16 bits of their activations, the most damaging for their size first,
+    """Let large products read 16 bits of their activations, the most damaging for their size first,
     until the damage of all is at most `tolerance` of the entropy. What then still does too much
-    leaves int8.
+    leaves int8, as small products do at once.
 
     The modules of a place, such as the keys of all layers, are measured together first. After
     `passes` they are not measured one by one any more.
@@ -51,12 +52,13 @@ def choose(model: Transformer, damage: Damage, passes: int, tolerance: float) ->
     choice = Chosen({*modules}, set(), whole, whole, tolerable)
     if whole <= tolerable:
         return choice
-    groups = group_by_place(units_of(model, modules))
-    damages: Damages = {group: damage.of(modules_of(group)) for group in groups}
-    size, linear = partial(size_of, model), {*linear_layers(model)}
+    units, size = units_of(model, modules), partial(size_of, model)
+    damages: Damages = {group: damage.of(modules_of(group)) for group in group_by_place(units)}
+    large = {name for unit in units if size(unit) >= WIDE for name in unit}
+    large &= {*linear_layers(model)}
     allowed = tolerable
     while choice.chosen > tolerable and allowed > 0:
-        reduce_damages(damages, allowed, choice, damage, size, linear, passes)
+        reduce_damages(damages, allowed, choice, damage, size, large, passes)
         choice.chosen = damage.of(choice.int8, choice.wide)
         allowed = STRICTER * min(allowed, sum(damages.values()))
     return choice
@@ -68,13 +70,13 @@ def reduce_damages(
     choice: Chosen,
     damage: Damage,
     size: Callable[[Collection[str]], int],
-    linear: set[str],
+    large: set[str],
     passes: int,
 ) -> None:
     """Reduce the sum of the damages to `allowed`.
 
-    The worst group is measured unit by unit. Its linear layers become wide; if they are, it leaves
-    int8.
+    The worst group is measured unit by unit. Those of its modules that are `large` become wide; if
+    they are, it leaves int8.
     """
     while sum(damages.values()) > allowed:
         worst = max(damages, key=lambda group: damages[group] / size(modules_of(group)))
@@ -82,7 +84,7 @@ def reduce_damages(
         del damages[worst]
         if len(worst) > 1 and damage.passes < passes:
             damages |= {(unit,): damage.of(unit, choice.wide) for unit in worst}
-        elif narrow := names & linear - choice.wide:
+        elif narrow := names & large - choice.wide:
             choice.wide |= narrow
             damages[worst] = damage.of(names, choice.wide)
         else:
