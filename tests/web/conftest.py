@@ -13,9 +13,11 @@ from tests.web.exported import exported
 expect.set_options(timeout=60_000)  # a loaded machine is slow, and a failure is rare
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Skips where there is no Chromium, unless BROWSER_TESTS=required."""
+    """Skips where there is no Chromium, unless BROWSER_TESTS=required.
+
+    It ends with its module: while it runs, no test of the same process can run an event loop."""
     if CHROMIUM is None:
         assert os.environ.get("BROWSER_TESTS") != "required", "there is no chromium here"
         pytest.skip("no chromium here: the page is not tested")
