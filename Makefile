@@ -10,10 +10,12 @@ RUNS := runs
 ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --case initialisms --run $(RUNS)
 
-TESTS := test-engine test-importers test-service test-model test-api test-rest test-web
+# Three processes on two cores, because many tests wait. Torch has one thread in each: waiting threads
+# of one process would take another's core.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .DEFAULT_GOAL := all
-.PHONY: all serve test test-long $(TESTS) bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean
+.PHONY: all serve test test-long bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean
 
 all: check test
 
@@ -43,24 +45,10 @@ $(FIXTURE): $(wildcard model/*.py model/*/*.py model/*/*/*.py) tests/make_fixtur
 fixture: $(FIXTURE)
 
 test: $(VENV)/dev $(FIXTURE)
-	$(MAKE) --jobs 3 $(TESTS) SELECTED='not long'
+	$(TEST) -m 'not long'
 
 test-long: $(VENV)/ray $(FIXTURE)
-	$(MAKE) --jobs 3 $(TESTS)
-
-# The parts of the tests, the longest first. Three run at a time on two cores, because many tests
-# wait. SELECTED is an expression of pytest's markers, by default for all. Torch has one thread in
-# each: waiting threads of one part would take another's core.
-$(TESTS): export OMP_NUM_THREADS = 1
-test-importers: FOLDERS = tests/model/importers
-test-model: FOLDERS = tests/model --ignore tests/model/importers
-test-engine: FOLDERS = tests/service/engine tests/service/http tests/service/command
-test-api: FOLDERS = tests/service/api
-test-service: FOLDERS = tests/service $(foreach each,engine http command api,--ignore tests/service/$(each))
-test-web: FOLDERS = tests/web
-test-rest: FOLDERS = tests $(foreach each,model service web,--ignore tests/$(each))
-$(TESTS):
-	$(BIN)/python -m pytest -m '$(SELECTED)' $(FOLDERS)
+	$(TEST)
 
 # Peers of the benchmark that need an older transformers; `make bench` measures them if present.
 runtimes: $(VENV)/dev

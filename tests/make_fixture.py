@@ -8,6 +8,7 @@ positions, characters as the target.
 import string
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -41,7 +42,7 @@ def main(folder: Path) -> None:
         name="tiny", task="tests", licence="Apache-2.0", attribution="random weights", notice="none"
     )
     trained = TrainedModel(Transformer(config).eval(), source, target)
-    with traced_once():
+    with TemporaryDirectory() as graphs, traced_once(Path(graphs)):
         write_bundle(trained, card, WeightType.fp32, folder)
         half = folder.parent / "fp16" / folder.name
         half.parent.mkdir(exist_ok=True)

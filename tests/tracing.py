@@ -2,9 +2,11 @@
 
 from contextlib import contextmanager
 from functools import cache
+from hashlib import sha256
 
 import onnx
 import pytest
+from filelock import FileLock
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from model.export.graphs import wrappers
@@ -33,17 +35,21 @@ def without_gates():
 
 
 @contextmanager
-def traced_once():
-    """Trace each kind of network once: a trace takes seconds, and its graph holds no weights."""
-    export_graph, traced = wrappers.export_graph, {}
+def traced_once(folder):
+    """Trace each kind of network once: a trace takes seconds, and its graph holds no weights.
+
+    Processes that are given the same folder share their graphs in it."""
+    export_graph = wrappers.export_graph
 
     def export_once(spec, weights):
         state = spec.module.state_dict()
         shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
         key = repr((type(spec.module), spec.module.model.config, shapes, weights))
-        if key not in traced:
-            traced[key] = export_graph(spec, weights).SerializeToString()
-        return onnx.ModelProto.FromString(traced[key])
+        path = folder / f"{sha256(key.encode()).hexdigest()}.onnx"
+        with FileLock(f"{path}.lock"):
+            if not path.exists():
+                onnx.save(export_graph(spec, weights), path)
+        return onnx.load(path)
 
     with pytest.MonkeyPatch.context() as patch:
         share_operators(patch)
