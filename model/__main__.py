@@ -51,8 +51,8 @@ app = typer.Typer(
 
 
 PRECISION_HELP = (
-    "arithmetic of the graphs; int8 has 8-bit products, for CPUs; fp16 is for GPUs; both: fp32 and"
-    " int8; auto: fp32, and int8 unless its proof fails; all: fp32, int8 and fp16"
+    "arithmetic of the graphs; int8 has weights of 8 bits, for CPUs; fp16 is for GPUs; both: fp32"
+    " and int8; auto: fp32, and int8 unless its proof fails; all: fp32, int8 and fp16"
 )
 
 app.command(name="train")(train_command)

@@ -1,7 +1,8 @@
 """What a start costs: python -m benchmarks.load.start
 
-Heed, and CTranslate2 behind the same application, start in turns, and answer a text. The pages of
-the model's files are dropped from memory before, as on a machine that has just got them.
+Heed, and CTranslate2 behind the same application, start in turns, and answer a text. Before, the
+system forgets the model's files, but not those of Python and of libraries. Only Heed checks its
+model.
 """
 
 import os
@@ -23,7 +24,7 @@ from benchmarks.kit.serving import serving
 from service.serving.registry import OpenEngine
 from service.serving.supervisor import Supervisor
 
-COLUMNS = ["model", "system", "first answer, s", "at rest, MiB", "without pages of files, MiB"]
+COLUMNS = ["model", "system", "first answer, s", "memory, MiB", "without pages of files, MiB"]
 NEW_TOKENS = 8
 MIB = 1 << 20
 

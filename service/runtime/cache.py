@@ -137,8 +137,8 @@ class Cache:
         self.position = np.concatenate([self.position, starts])
 
     def reorder(self, parents: IntArray) -> None:
-        """Let row r continue row parents[r], up to the last position that any row has written;
-        parents (R,), whose rows are as long."""
+        """Let row r continue row parents[r], up to the last position that any row has written.
+        parents (R,): the positions of rows stay as they are."""
         move(self._self, parents, self.position.max(initial=0))
 
     def compact(self, keep: IntArray) -> None:

@@ -1,4 +1,4 @@
-"""Processes that serve."""
+"""Processes of Python: to their end, or while they serve."""
 
 import contextlib
 import re
@@ -11,7 +11,7 @@ SERVING = re.compile(r'"serving","page":"http://127.0.0.1:(\d+)/')  # in the log
 
 def run_python(*arguments, **options):
     """Run Python to its end, and return its status and what it wrote."""
-    given = {"capture_output": True, "text": True, "timeout": 60, "check": False, **options}
+    given = {"capture_output": True, "text": True, "timeout": 300, "check": False, **options}
     return subprocess.run([sys.executable, *arguments], **given)
 
 

@@ -48,7 +48,7 @@ def calibrate(model: Transformer, pairs: IdPairs, tolerance: float = ON_RANDOM_I
     measured, passes = affordable(model, pairs)
     choice = choose(model, Damage(model, scales, measured), passes, tolerance)
     kept = {name: each for name, each in scales.items() if name in choice.int8}
-    left, wide = {*int8_modules(model)} - choice.int8, choice.wide & choice.int8
+    left, wide = {*int8_modules(model)} - choice.int8, choice.wide
     whole = size_of(model, int8_modules(model))
     summary = (
         f"{size_of(model, left) / whole:.0%} of the weights stay fp32,"

@@ -19,9 +19,9 @@ from model.network.transformer import Transformer
 # predictions less. Random ids are unlike texts, and more precision would not help there.
 ON_TEXTS, ON_RANDOM_IDS = 1e-4, 1e-3
 LEAST = 2e-6  # nats a token: the limit of a network that is certain of everything
-WIDE = 1 << 16  # weights from which a product with 16 bits of activations is faster than fp32
+WIDE = 1 << 16  # weights from which a product with 16 bits of activations is as fast as fp32
 STRICTER = 0.75  # factor of the allowed sum after the whole did more damage than is tolerable
-MERGED = ("query", "key", "value")  # one product in the graph of a self-attention
+MERGED = ("query", "key", "value")  # one product in the step's graph of a self-attention
 LAYER = re.compile(r"\.layers\.\d+\.")
 Products = tuple[str, ...]  # modules that are int8 together, or not at all
 Damages = dict[tuple[Products, ...], float]  # of groups of units
@@ -33,15 +33,15 @@ class Chosen:
 
     int8: set[str]
     wide: set[str]  # linear layers of int8 that read 16 bits of their activations
-    whole: float  # damage if all modules were int8
+    whole: float  # damage if all modules were int8, with 8 bits of activations
     chosen: float
     tolerable: float
 
 
 def choose(model: Transformer, damage: Damage, passes: int, tolerance: float) -> Chosen:
     """Let large products read 16 bits of their activations, the most damaging for their size first,
-    until the damage of all is at most `tolerance` of the entropy. What then still does too much
-    leaves int8, as small products do at once.
+    until the damage of all is at most `tolerance` of the entropy. A product that then still does
+    too much leaves int8; a small one does so at once.
 
     The modules of a place, such as the keys of all layers, are measured together first. After
     `passes` they are not measured one by one any more.
@@ -75,8 +75,8 @@ def reduce_damages(
 ) -> None:
     """Reduce the sum of the damages to `allowed`.
 
-    The worst group is measured unit by unit. Those of its modules that are `large` become wide; if
-    they are, it leaves int8.
+    The worst group is measured unit by unit. Its `large` modules become wide. If none is left to
+    become so, the group leaves int8.
     """
     while sum(damages.values()) > allowed:
         worst = max(damages, key=lambda group: damages[group] / size(modules_of(group)))
@@ -89,6 +89,7 @@ def reduce_damages(
             damages[worst] = damage.of(names, choice.wide)
         else:
             choice.int8 -= names
+            choice.wide -= names
 
 
 def units_of(model: Transformer, modules: Sequence[str]) -> list[Products]:

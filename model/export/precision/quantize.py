@@ -1,4 +1,4 @@
-"""int8 as a pass over exported graphs: 8-bit products. No row's result depends on another row.
+"""int8 as a pass over exported graphs: products of integers. No row changes another's result.
 
 Weights have a scale for each output channel. Activations have one for each row, taken from the row
 itself, or a constant where calibration finds that rows hardly differ in size, as after a layer
@@ -103,12 +103,12 @@ class Quantizer:
             bias = []
         # STEP 2: the product and these steps
         inputs = [read, weight, scale, weight_scale, zero_point, *([""] if bias else []), *bias]
-        found = f"{output}_units" if steps else output
+        found = f"{output}_raw" if steps else output
         self._add("MatMulIntegerToFloat", inputs, found, domain=MICROSOFT, name=node.name)
         if is_wide:
             found = self._split(found, output)
         for place, (op_type, other) in enumerate(steps, start=1):
-            result = output if place == len(steps) else f"{output}_units_{place}"
+            result = output if place == len(steps) else f"{output}_raw_{place}"
             self._add(op_type, [found, other], result)
             found = result
 

@@ -86,7 +86,7 @@ def test_products_of_outliers_leave_int8(kind):
     damage = Damage(model, found.scales, pairs)
     kept = {*int8_modules(model)} - found.fp32
     most = max(choose.LEAST, choose.ON_RANDOM_IDS * damage.entropy)
-    assert damage.of(kept) <= most < damage.of(int8_modules(model))
+    assert damage.of(kept, found.wide) <= most < damage.of(int8_modules(model))
 
 
 @torch.no_grad()
@@ -118,10 +118,9 @@ def test_a_network_that_int8_does_not_change_stays_int8(g2p, tiny):
     for bundle in (g2p, tiny):
         model = load_model(bundle).transformer
         found = calibrate(model, samples(model))
-        assert found.fp32 == set()
-        assert int8_names(model, found.fp32) == int8_names(model)
+        assert not found.fp32 | found.wide
         linear = [name for name, m in model.named_modules() if isinstance(m, nn.Linear)]
-        assert found.scales.keys() == {*linear}  # none has lost its constant scale
+        assert found.scales.keys() == {*linear}  # rows hardly differ in size
 
 
 @torch.no_grad()

@@ -138,7 +138,7 @@ def test_the_bundle_says_what_was_proved_and_where_it_comes_from(converted):
     kept = origin.get("fp32_products")
     assert (kept is not None) == (kind == "marian")
     assert (f"| {len(kept or [])} of 33 products stay fp32" in card) == (kind == "marian")
-    assert ("% of the weights stay fp32; int8 changes predictions by " in card) == (
+    assert ("% multiply activations of 16 bits; int8 changes predictions by " in card) == (
         kind == "marian"
     )
     assert "| 8 of 8 texts are decoded as by `generate`; " in card

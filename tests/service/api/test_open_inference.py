@@ -2,8 +2,6 @@
 has the bits of their answers, and errors have their words."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx2
@@ -64,9 +62,7 @@ def address():
 def run_client(address, calls):
     """Return the outcome of each call of Triton's client: {name: {"method": ..., arguments}}."""
     asked = json.dumps({"url": address.removeprefix("http://"), "calls": calls})
-    ran = subprocess.run(
-        [sys.executable, CLIENT], input=asked, capture_output=True, text=True, check=False
-    )
+    ran = run_python(CLIENT, input=asked)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
