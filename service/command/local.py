@@ -140,17 +140,19 @@ class LocalModel:
 
     async def ask(self, path: str, body: Mapping[str, Any], accept: str = JSON) -> bytes:
         """Return the service's answer. Raise HeedError."""
-        computed = await compute(path, body, make_call(self._service, path))
-        return b"".join(WRITERS[accept](computed.write()))
+        with local_call(self._service, path) as call:
+            computed = await compute(path, body, call)
+            return b"".join(WRITERS[accept](computed.write()))
 
     async def ask_document(self, path: str, body: Mapping[str, Any]) -> Document:
         """Return what the service's JSON is made of. Raise HeedError."""
-        document = (await compute(path, body, make_call(self._service, path))).write()
-        results = [
-            json.loads(to_json(each)) if isinstance(each, Fragment) else each  # a problem
-            for each in document["results"]
-        ]
-        return {**document, "results": results}
+        with local_call(self._service, path) as call:
+            document = (await compute(path, body, call)).write()
+            results = [
+                json.loads(to_json(each)) if isinstance(each, Fragment) else each  # a problem
+                for each in document["results"]
+            ]
+            return {**document, "results": results}
 
 
 async def compute(path: str, body: Mapping[str, Any], call: Call) -> Computed:
@@ -226,8 +228,14 @@ def errors_logged() -> Generator[None]:
         structlog.configure(**before)
 
 
-def make_call(service: Service, path: str) -> LocalCall:
-    state = {"record": Record(), "request_id": "", "terms": Terms()}
+@contextmanager
+def local_call(service: Service, path: str) -> Generator[LocalCall]:
+    """Yield a call that ends with the block, which gives back what it holds of the service."""
+    terms = Terms()
+    state = {"record": Record(), "request_id": "", "terms": terms}
     app = SimpleNamespace(state=SimpleNamespace(service=service))
     scope = {"type": "http", "app": app, "state": state, "path": path, "headers": []}
-    return LocalCall(scope, asyncio.get_running_loop().create_future)
+    try:
+        yield LocalCall(scope, asyncio.get_running_loop().create_future)
+    finally:
+        terms.end(service.answers)

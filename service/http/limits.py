@@ -95,6 +95,12 @@ class Terms:
     share: Share = field(default_factory=Share)
     at_end: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
+    def end(self, answers: "Budget") -> None:
+        """Give back what the request has of all answers, and call `at_end`."""
+        answers.release(self.share)
+        for each in self.at_end:
+            each()
+
 
 class Budget:
     """Bytes that requests share. A request that is alone may have more than the limit."""

@@ -220,9 +220,7 @@ class Door:
             return await self.app(scope, visit.receive, visit.send)
         finally:
             visit.end()
-            self.limits.answers.release(terms.share)
-            for end in terms.at_end:
-                end()
+            terms.end(self.limits.answers)
             del state["terms"]  # they refer to all of the request, which would refer to itself
 
     def limit(self, header: str | None) -> float:

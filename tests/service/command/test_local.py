@@ -1,12 +1,13 @@
 """The engine in the process of a command: one outcome for all entries of a request."""
 
 import asyncio
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from service.api.reading.faults import Faults
-from service.command.local import local_service, make_call
+from service.command.local import LocalModel, local_call, local_service
 from service.errors import PassFailed
 from service.search.options import SearchOptions
 from service.settings.settings import Settings
@@ -27,13 +28,14 @@ def ask(bundle, asked, faults=None, results=()):
     async def run():
         async with local_service(Settings(bundles=[bundle])) as service:
             (model,) = service.registry.served.values()
-            call, loop = make_call(service, "/v1/decode"), asyncio.get_running_loop()
+            loop = asyncio.get_running_loop()
             wake, woken = loop.call_soon_threadsafe, []
             loop.call_soon_threadsafe = lambda *given, **others: (
                 woken.append(given),
                 wake(*given, **others),
             )[1]
-            answers = await call.submit_and_wait(model, asked, faults, results)
+            with local_call(service, "/v1/decode") as call:
+                answers = await call.submit_and_wait(model, asked, faults, results)
             return answers, len(woken)
 
     return asyncio.run(run())
@@ -61,3 +63,38 @@ def test_a_partial_request_notes_failures_at_their_places(tiny):
     assert faults.failed.keys() == {13, 15}
     assert [each == Answer() for each in answers] == [i in (3, 5) for i in range(8)]
     assert isinstance(faults.failed[13], PassFailed)
+
+
+@pytest.mark.parametrize("ask", [LocalModel.ask, LocalModel.ask_document])
+@pytest.mark.parametrize("failure", [None, PassFailed("the pass failed")])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/decode", {"source": ["heed"] * 40}),
+        ("/v1/attention", {"source": "incomprehensibility", "max_new_tokens": 60}),
+    ],
+)
+def test_a_request_gives_back_what_it_held(monkeypatch, ask, path, body, failure):
+    """Else a long file would be refused: its answers together are more than the budget."""
+    held = []
+
+    async def run():
+        async with local_service(Settings()) as service:
+            (model,) = service.registry.served.values()
+            engine = model.engine
+            compute = engine.run
+
+            async def watched(entries, *, partial):
+                held.append(service.answers.held)
+                if failure:
+                    raise failure
+                return await compute(entries, partial=partial)
+
+            monkeypatch.setattr(engine, "run", watched)
+            asked = ask(LocalModel(service), path, body)
+            with pytest.raises(PassFailed) if failure else nullcontext():
+                await asked
+            return service.answers.held
+
+    assert asyncio.run(run()) == 0
+    assert held[0] > 0
