@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from service.arrays import FloatArray, IntArray
 from service.bundle.alignment import AlignedHeads
-from service.bundle.manifest import Config
 from service.text.tokens import Token, Tokens
 from service.text.words import WordSpan, find_words
 
@@ -82,13 +81,6 @@ class Selection:
             elif self.alignment and kind == "cross":
                 total += PAIR * matrices * queries * (1 if self.alignment == "argmax" else keys)
         return total
-
-    def pass_nbytes(self, config: Config, source: int, read: int) -> int:
-        """Return the bytes of the largest pass, which computes weights of all layers and heads."""
-        encoder = config.num_encoder_layers * source**2
-        decoder = config.num_decoder_layers * read * (source + read)
-        passes = [encoder if kind == "encoder" else decoder for kind in self.layers]
-        return 4 * config.num_heads * max(passes, default=0)
 
     def _most_rows(self, target_length: int) -> int:
         if self.rows is None:

@@ -54,15 +54,6 @@ class Record:
     stages: dict[str, Stage] = field(default_factory=dict[str, Stage])
     error: HeedError | None = None
 
-    def add_stage(self, name: str, started: float, seconds: float) -> None:
-        """Add a stage. If several sources went through it, the slowest one counts."""
-        if name not in self.stages or self.stages[name].seconds < seconds:
-            self.stages[name] = Stage(started, seconds)
-
-    def end_stage(self, name: str, started: float) -> None:
-        """Add a stage that ends now."""
-        self.add_stage(name, started, time.monotonic() - started)
-
     def forget_error(self) -> None:
         """Drop the error once it has been reported. Its frames refer to the request and to the
         futures that hold the error."""

@@ -164,14 +164,17 @@ class EngineClient(asyncio.Protocol):
                 f"{MOST_UNSENT >> 20} MiB of requests wait for the engine, which is the limit:"
                 " try again later"
             )
-        asked = [(*self._expect(), entry) for entry in entries]
-        numbered = [(number, entry) for number, _, entry in asked]
-        self._order(Submit(numbered, request_id, time.monotonic(), seconds, rest))
-        for place, (number, future, entry) in enumerate(asked):
+        numbered: list[tuple[int, Entry]] = []
+        futures: list[asyncio.Future[Answer]] = []
+        for place, entry in enumerate(entries):
+            number, future = self._expect()
             if entry.streams and on_progress:
                 self._listeners[number] = partial(on_progress, place)
             future.add_done_callback(partial(self._forget, number))
-        return [future for _, future, _ in asked]
+            numbered.append((number, entry))
+            futures.append(future)
+        self._order(Submit(numbered, request_id, time.monotonic(), seconds, rest))
+        return futures
 
     async def status(self) -> Status:
         """Ask the engine for its status. Raise Unavailable if it has ended or is closing."""

@@ -147,7 +147,7 @@ async def write_pieces(
         return [*pieces]
 
     written = await (call.compute_limited(work) if slow or large else call.compute(work, size))
-    call.record.end_stage("serialize", started)
+    call.end_stage("serialize", started)
     return written
 
 

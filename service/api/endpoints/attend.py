@@ -144,16 +144,16 @@ def fewer_queries(feeds: Feeds, nbytes: int, limit: int) -> str:
 
 def compute_answer(body: AttendRequest, feeds: Feeds, call: Call, media_type: str) -> list[Piece]:
     """Return the answer in this media type, and record how long each stage took."""
-    record, started = call.record, time.monotonic()
+    started = time.monotonic()
     outputs, weights = call.service.mechanisms.attend(body.mechanism, feeds)
-    record.end_stage("attention", started)
+    call.end_stage("attention", started)
     started = time.monotonic()
     check_finite(feeds["valid_lengths"], outputs, weights)
     if media_type in PICTURES:
         pieces: list[Piece] = [PICTURES[media_type](picture_of(body, outputs, weights))]
     else:
         pieces = [*to_json_line(write_attended(body, outputs, weights))]
-    record.end_stage("serialize", started)
+    call.end_stage("serialize", started)
     return pieces
 
 

@@ -206,12 +206,21 @@ def attention_nbytes(
 ) -> int:
     """Bytes of the answer, or of the largest forward pass if that is more.
 
-    Each source has `targets` targets; the answer has `other_bytes` in addition to the weights. A
-    pass computes the weights of every layer and head, whichever are selected.
+    Each source has `targets` targets; the answer has `other_bytes` in addition to the weights.
     """
     weights = sum(count * selection.nbytes(*each) for each, count in sources.items())
-    passes = (selection.pass_nbytes(config, each.source, each.decoder) for each in sources)
+    passes = (pass_nbytes(config, selection, each) for each in sources)
     return max([targets * weights + other_bytes, *passes])
+
+
+def pass_nbytes(config: Config, selection: Selection, lengths: Lengths) -> int:
+    """Bytes of the largest forward pass for a selection. It computes the weights of every layer and
+    head, whichever are selected."""
+    source, read = lengths.source, lengths.decoder
+    encoder = config.num_encoder_layers * source**2
+    decoder = config.num_decoder_layers * read * (source + read)
+    passes = [encoder if kind == "encoder" else decoder for kind in selection.layers]
+    return 4 * config.num_heads * max(passes, default=0)
 
 
 def smaller(selected: AttentionSelection) -> Iterator[AttentionSelection]:

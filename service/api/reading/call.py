@@ -33,6 +33,7 @@ from service.http.limits import (
     WAIT,
     Budget,
     Record,
+    Stage,
     Terms,
 )
 from service.http.middleware.door import Admission
@@ -279,8 +280,18 @@ class Call(Request):
             record.attention_bytes += sum(array.nbytes for array in weights)
             started = record.submitted
             for stage, seconds in answer.seconds.items():
-                record.add_stage(stage, started, seconds)
+                self.add_stage(stage, started, seconds)
                 started += seconds
+
+    def add_stage(self, name: str, started: float, seconds: float) -> None:
+        """Record a stage. If several sources went through it, the slowest one counts."""
+        stages = self.record.stages
+        if name not in stages or stages[name].seconds < seconds:
+            stages[name] = Stage(started, seconds)
+
+    def end_stage(self, name: str, started: float) -> None:
+        """Record a stage that ends now."""
+        self.add_stage(name, started, time.monotonic() - started)
 
     def check_line(self, nbytes: int) -> None:
         """Raise Overloaded if an answer of `nbytes` would not even wait for the budget: nothing

@@ -112,7 +112,7 @@ async def read_fields(
         for each in fields
     )
     sequences = await call.compute_reading(lambda: tokenize_fields(fields, faults), size)
-    call.record.end_stage("tokenize", started)
+    call.end_stage("tokenize", started)
     return sequences
 
 
@@ -219,7 +219,7 @@ async def read_sources(call: Call, source: TextField, how: Split, faults: Faults
         return texts, []
 
     texts, read = await call.compute_reading(work, size)
-    call.record.end_stage("tokenize", started)
+    call.end_stage("tokenize", started)
     results = [sentence.result for sentence in read]
     tokens = [sentence.tokens for sentence in read]
     documents = [texts[result].document for result in results]
