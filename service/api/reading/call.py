@@ -243,7 +243,7 @@ class Call(Request):
     ) -> list[Answer]:
         """Return the answers to entries as `submit_and_wait` does, without a record of them.
 
-        They are sent AT_ONCE at a time, in two parts: while the engine computes one, it has rows of
+        They are sent ENTRIES_AT_ONCE at a time, in two parts: while the engine computes one, it has rows of
         the next. So it always knows of the request, and of what is to come of it. The second part
         follows once the engine has accepted the first, and answered one of its entries.
         """

@@ -1,7 +1,7 @@
 """The API of Hugging Face's pipelines, as its Inference API, its Inference Endpoints and
 text-generation-inference offer it: https://huggingface.co/docs/inference-providers.
 
-`generate_parameters` says how generate's parameters become our options.
+`parameters` says how those of generate become our options.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,5 @@
 """The Open Inference Protocol, version 2, over HTTP, as KServe and Triton speak it:
-https://github.com/kserve/open-inference-protocol. `inference_models` says what is served.
+https://github.com/kserve/open-inference-protocol. `models` says what is served.
 """
 
 import zlib
