@@ -193,7 +193,7 @@ def check_fields(
 ) -> None:
     """Raise NotFound if the model lacks what a field needs. Add a fault for each field that
     contradicts others. `apart` is that of `run_decode`."""
-    if body.markup or body.replace_unknown or body.source_share:
+    if body.markup or body.replace_unknown:
         check_edits(body, model, faults, apart)
     if body.source_share:
         check_source_share(body, model, faults)
