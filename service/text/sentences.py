@@ -49,7 +49,7 @@ FIRST = re.compile(rf"[{SPACED}{UNSPACED}\u1361\uff0e;]")
 CLEAR_MARK = re.compile(CLEAR)
 STOP = re.compile(r"[.\u2026\u2024\ufe52]")
 COMMA = re.compile(rf"[{COMMAS}{WIDE_COMMAS}]")
-CHINESE_JAPANESE = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+CHINESE_JAPANESE = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 NO_LETTERS = re.compile(r"[\W_]{0,8}")  # quotes, brackets and dashes at the start of a sentence
 CLAUSE = re.compile(rf"[{COMMAS}{SPACED}]{CLOSE}(?=\s)|[{WIDE_COMMAS}{UNSPACED}]{CLOSE}")
 SPACE = re.compile(r"\s+")
