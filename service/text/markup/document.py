@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from html import unescape
 from itertools import groupby
 from typing import Literal, NamedTuple
+from xml.sax.saxutils import escape
 
 from service.errors import TooLarge
-from service.text.markup.events import Element, ElementEnd, Leaf, MarkupEvent, escape, escape_value
+from service.text.markup.events import Element, ElementEnd, Leaf, MarkupEvent, escape_value
 from service.text.markup.html import check_html, read_html
 from service.text.markup.placing import PlacePair, place, words_of
 from service.text.markup.unit import PLACEHOLDER, Mark, NumberedMarkup, UnitReader, edges
