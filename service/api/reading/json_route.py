@@ -171,7 +171,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of these fields. Raise Invalid if one is given twice."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        twice, _ = max(Counter(name for name, _ in pairs).items(), key=lambda each: each[1])
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise Invalid.at("", f"has {shorten(twice)!r} twice in an object: send it once")
     return fields
 
