@@ -92,12 +92,6 @@ class Answer:
         numbers = sum(array.size for array in arrays)
         return tokens + ALTERNATIVE_SIZE * sum(top.size for top in tops) + numbers
 
-    @property
-    def encoded(self) -> FloatArray:
-        """Memory (S, M) of an entry that was only encoded, or (M,) if it was pooled."""
-        assert self.memory is not None
-        return self.memory
-
 
 class Entry(NamedTuple):
     """One source and the work it asks for.

@@ -131,14 +131,15 @@ async def run_encode(
         return write_partial(call, faults, results, asked, write_valid)
 
     def write_valid(answered: Sequence[tuple[Tokens, Answer]]) -> Document:
-        vectors = [write_vectors(body, source, answer.encoded) for source, answer in answered]
+        vectors = [write_vectors(body, *each) for each in answered]
         return {"model": model.name, "results": vectors}
 
     return Computed(write, answers, faults.size)
 
 
-def write_vectors(body: EncodeRequest, source: Tokens, memory: FloatArray) -> dict[str, Any]:
-    vectors = memory[..., : body.dimensions]
+def write_vectors(body: EncodeRequest, source: Tokens, answer: Answer) -> dict[str, Any]:
+    assert answer.memory is not None
+    vectors = answer.memory[..., : body.dimensions]
     if body.normalize:
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     vectors = np.ascontiguousarray(vectors)
