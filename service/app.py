@@ -160,7 +160,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
     app.include_router(administration.router, include_in_schema=service.admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
     every_path = route_paths(app, settings)
-    patterns = {path: compile_path(path)[0] for path in every_path if "{" in path}
+    patterns = {path: compile_path(path)[0] for path in every_path if path}
     app.state.paths = Paths(settings.root_path, forms, patterns, other_protocols(settings))
     if settings.root_path:
         check_prefix(settings.root_path, every_path)

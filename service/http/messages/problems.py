@@ -85,8 +85,8 @@ class ErrorForm:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What an application has at which paths: the `prefix` of all; forms of errors; the patterns of
-    paths with parameters; and the HEED_PROTOCOLS that would add a path."""
+    """What an application has at which paths: the `prefix` of all; forms of errors; the pattern of
+    each path, by itself; and the HEED_PROTOCOLS that would add a path."""
 
     prefix: str
     forms: Sequence[ErrorForm]
