@@ -88,6 +88,10 @@ async def read_pairs(
     return await read_fields(call, [source, *targets], faults)
 
 
+def texts_of(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
 def count_texts(value: TextsOrIds) -> int:
     return 1 if isinstance(value, str) else len(value)
 
