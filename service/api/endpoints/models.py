@@ -131,7 +131,7 @@ def describe_model(call: Call, model: Model) -> ModelCard:
         provider=opened.provider,
         instructions=instruction_sets(read_cpuinfo()),
         attention=kinds_of(model),
-        ablation=model.engine.opened.graphs >= GATED_GRAPHS,
+        ablation=opened.graphs >= GATED_GRAPHS,
         limits=manifest.limits,
         max_new_tokens=manifest.decoding.max_new_tokens,
         decoding=manifest.decoding,
