@@ -118,10 +118,7 @@ def negotiate_format(
 
 
 async def write_pieces(
-    call: Call,
-    computed: Computed,
-    to_pieces: Callable[[Document], Pieces],
-    slow: bool,
+    call: Call, computed: Computed, to_pieces: Callable[[Document], Pieces], slow: bool
 ) -> Written:
     """Return the bytes that `to_pieces` makes of what is computed: in a thread if that is large, or
     if `to_pieces` is `slow`.

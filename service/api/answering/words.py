@@ -37,11 +37,7 @@ async def add_occluded(
         for ids in targets_of(entry, answer):
             rows += [
                 Entry(
-                    row,
-                    target_ids=ids,
-                    scores=True,
-                    language=entry.language,
-                    ablated=entry.ablated,
+                    row, target_ids=ids, scores=True, language=entry.language, ablated=entry.ablated
                 )
                 for row in both
             ]

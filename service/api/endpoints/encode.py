@@ -85,14 +85,10 @@ class EncodeAnswer(ModelResponse):
 
 
 @router.post(
-    "/v1/encode",
-    response_model=EncodeAnswer,
-    summary="Encode sources as vectors",
-    tags=["models"],
+    "/v1/encode", response_model=EncodeAnswer, summary="Encode sources as vectors", tags=["models"]
 )
 async def encode(
-    body: Annotated[EncodeRequest, Body(openapi_examples=EXAMPLES)],
-    call: Call,
+    body: Annotated[EncodeRequest, Body(openapi_examples=EXAMPLES)], call: Call
 ) -> Response:
     """Return the output of the encoder for every source: one vector per token or, with pooling, one
     vector per source."""

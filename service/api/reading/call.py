@@ -27,14 +27,7 @@ from service.errors import (
     Unavailable,
     shorten,
 )
-from service.http.limits import (
-    FREE,
-    TIMEOUT_HEADER,
-    WAIT,
-    Budget,
-    Record,
-    Terms,
-)
+from service.http.limits import FREE, TIMEOUT_HEADER, WAIT, Budget, Record, Terms
 from service.http.middleware.door import Admission
 from service.http.middleware.keys import Keys
 from service.http.middleware.metrics import RequestMetrics

@@ -18,14 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from service.api.reading.call import SMALL, Call
 from service.api.reading.validation_errors import Body, validate
-from service.errors import (
-    Abandoned,
-    Invalid,
-    TooLarge,
-    Unparsable,
-    UnsupportedMediaType,
-    shorten,
-)
+from service.errors import Abandoned, Invalid, TooLarge, Unparsable, UnsupportedMediaType, shorten
 from service.http.limits import TIMEOUT_HEADER
 
 # Lists and objects in a body. Memory and the garbage collector make them dearer than numbers: the

@@ -55,13 +55,7 @@ async def read_search(
     size = len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
     size += phrases_size(body.required, model.ways) if body.required else 0
     read = partial(
-        read_search_options,
-        body,
-        model,
-        faults,
-        num_hypotheses,
-        top_log_probs,
-        entropies=entropies,
+        read_search_options, body, model, faults, num_hypotheses, top_log_probs, entropies=entropies
     )
     return await call.compute_reading(read, size)
 

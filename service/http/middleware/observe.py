@@ -40,11 +40,7 @@ class Observe:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        metrics: RequestMetrics,
-        tracer: Tracer | None,
-        quiet: re.Pattern[str],
+        self, app: ASGIApp, metrics: RequestMetrics, tracer: Tracer | None, quiet: re.Pattern[str]
     ) -> None:
         self.app = app
         self.metrics = metrics

@@ -31,18 +31,8 @@ from service.api.reading.answer_size import (
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.search import read_search, read_searches
-from service.api.reading.selection import (
-    can_align,
-    read_ablation,
-    read_selection,
-)
-from service.api.reading.texts import (
-    Sources,
-    TextField,
-    count_texts,
-    read_languages,
-    read_sources,
-)
+from service.api.reading.selection import can_align, read_ablation, read_selection
+from service.api.reading.texts import Sources, TextField, count_texts, read_languages, read_sources
 from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Overloaded, PassFailed
 from service.formats.json import JSON, Document

@@ -82,11 +82,7 @@ def find_task(call: Call, name: str, version: str | None) -> tuple[Model, Task]:
 
 @router.get("")
 async def show_server(call: Call) -> dict[str, Any]:
-    return {
-        "name": "heed",
-        "version": call.app.version,
-        "extensions": ["binary_tensor_data"],
-    }
+    return {"name": "heed", "version": call.app.version, "extensions": ["binary_tensor_data"]}
 
 
 @router.get("/health/live")
