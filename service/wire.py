@@ -139,7 +139,7 @@ class Open(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """What a request sends besides some entries: how many rows follow once these are answered, and
+    """The rest of a request beside some entries: how many rows follow once these are answered, and
     when it sent its first entries, on the clock of time.monotonic(), if these are later ones."""
 
     rows: int = 0

@@ -44,7 +44,7 @@ COMMAS = r",;:\u060c\u061b\u104a\u1363-\u1366\u2013\u2014"
 WIDE_COMMAS = r"\u3001\uff0c\uff1a\uff1b"
 
 END = re.compile(rf"(?P<marks>{MARK}+(?:\s+{MARK}+)*)(?P<close>{CLOSE})")
-# What END begins with: a search for one of many characters takes a tenth of the time
+# The characters that END begins with: a search for one of many takes a tenth of the time
 FIRST = re.compile(rf"[{SPACED}{UNSPACED}\u1361\uff0e;]")
 CLEAR_MARK = re.compile(CLEAR)
 STOP = re.compile(r"[.\u2026\u2024\ufe52]")

@@ -79,8 +79,8 @@ class MarkupDocument:
         return bool(self.units[unit].marks)
 
     def write(self, translated: Sequence[Translated]) -> str:
-        """Return the document with these targets, which come in the order of their spans. What has
-        no target stays as it is."""
+        """Return the document with these targets, which come in the order of their spans. Texts
+        without a target stay as they are."""
         left = list(reversed(translated))
         written: list[str] = []
 
@@ -99,7 +99,7 @@ class MarkupDocument:
 
 
 def join(text: str, unit: Span, translated: Sequence[Translated]) -> tuple[str, list[PlacePair]]:
-    """Return the target of a unit, and its pairs with the unit's own text. What stands between the
+    """Return the target of a unit, and its pairs with the unit's own text. The text between the
     translated parts belongs to itself."""
     target = ""
     pairs: list[PlacePair] = []

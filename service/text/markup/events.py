@@ -1,4 +1,4 @@
-"""What parsers report of a document: its texts, and its markup as it is written again."""
+"""Events of a parsed document: its texts, and its markup as it is written again."""
 
 import re
 from collections.abc import Mapping
