@@ -27,14 +27,7 @@ from service.api import routes
 from service.api.answering.decode_answer import EVENTS
 from service.api.answering.examples import INTRODUCTION, fit_to_models, show_answers
 from service.api.answering.responses import REFERENCE, Problem
-from service.api.endpoints import (
-    administration,
-    attend,
-    encode,
-    metrics,
-    models,
-    tokenize,
-)
+from service.api.endpoints import administration, attend, encode, metrics, models, tokenize
 from service.api.protocols import openai
 from service.api.protocols.hugging_face import routes as hugging_face
 from service.api.protocols.libretranslate import routes as libretranslate
@@ -67,9 +60,7 @@ PROTOCOLS = {
 
 
 def create_app(
-    settings: Settings,
-    open_engine: OpenEngine = Supervisor,
-    tracing: TracerProvider | None = None,
+    settings: Settings, open_engine: OpenEngine = Supervisor, tracing: TracerProvider | None = None
 ) -> FastAPI:
     """Return the application. Its lifespan opens the bundles and raises StartupError.
 
@@ -160,7 +151,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
     app.include_router(administration.router, include_in_schema=service.admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
     every_path = route_paths(app, settings)
-    patterns = {path: compile_path(path)[0] for path in every_path if "{" in path}
+    patterns = {path: compile_path(path)[0] for path in every_path if path}
     app.state.paths = Paths(settings.root_path, forms, patterns, other_protocols(settings))
     if settings.root_path:
         check_prefix(settings.root_path, every_path)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.arrays import FloatArray, IntArray
 from service.bundle.alignment import AlignedHeads
@@ -98,8 +97,8 @@ class Selection:
         return slice(start, stop)
 
     def pick(
-        self, kind: AttentionKind, weights: NDArray[np.float32], rows: slice = slice(None)
-    ) -> NDArray[np.float32]:
+        self, kind: AttentionKind, weights: FloatArray, rows: slice = slice(None)
+    ) -> FloatArray:
         """Return the selected layers, heads and rows of (L, H, T, S), without the reduced axes."""
         if self.reduce_layers == "rollout":  # needs whole matrices, in the order of the layers
             picked = weights[np.ix_(sorted(self.layers[kind]), self.heads)]
@@ -115,7 +114,7 @@ class Selection:
     def block(
         self,
         kind: AttentionKind,
-        picked: NDArray[np.float32],
+        picked: FloatArray,
         rows: list[Token],
         columns: list[Token],
         prefix_length: int,
@@ -200,12 +199,13 @@ def align_texts(
     pairs = pair_tokens(weights[steps], rows, source.tokens, first=prefix_length + steps.start)
     words = {"source": find_words(source), "target": find_words(target)}
     aligned = pair_words(pairs, *words.values())
-    listed = {
-        side: [{"text": each.text, "start": each.start, "end": each.end} for each in found]
-        for side, found in words.items()
-    }
+    listed = {side: [*map(write_place, found)] for side, found in words.items()}
     both = {**listed, "pairs": aligned, "pharaoh": pharaoh(aligned)}
     return {"pairs": pairs, "pharaoh": pharaoh(pairs), "words": both}
+
+
+def write_place(word: WordSpan) -> dict[str, Any]:
+    return {"text": word.text, "start": word.start, "end": word.end}
 
 
 def align_steps(alignment: AlignedHeads, cross: FloatArray, first: int, count: int) -> FloatArray:

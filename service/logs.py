@@ -134,11 +134,7 @@ def configure_logs(log_format: str) -> None:
         )
         renderers = [structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%S", utc=False), console]
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.dev.set_exc_info,
-            *renderers,
-        ],
+        processors=[structlog.processors.add_log_level, structlog.dev.set_exc_info, *renderers],
         logger_factory=LogWriter(None if sys.stdout is None else sys.stdout.fileno()),
         cache_logger_on_first_use=True,
     )

@@ -92,12 +92,6 @@ class Answer:
         numbers = sum(array.size for array in arrays)
         return tokens + ALTERNATIVE_SIZE * sum(top.size for top in tops) + numbers
 
-    @property
-    def encoded(self) -> FloatArray:
-        """Memory (S, M) of an entry that was only encoded, or (M,) if it was pooled."""
-        assert self.memory is not None
-        return self.memory
-
 
 class Entry(NamedTuple):
     """One source and the work it asks for.
@@ -145,7 +139,7 @@ class Open(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """What a request sends besides some entries: how many rows follow once these are answered, and
+    """The rest of a request beside some entries: how many rows follow once these are answered, and
     when it sent its first entries, on the clock of time.monotonic(), if these are later ones."""
 
     rows: int = 0

@@ -49,7 +49,7 @@ def coloured(weights: Floats, largest: float, signed: bool = False) -> NDArray[n
     """Return the colours (T, S, 3) of weights (T, S) between 0 and `largest`, or of numbers between
     -`largest` and `largest` if they are `signed`."""
     scaled = weights / (largest or 1.0)
-    return blue_to_red(scaled) if signed else viridis(scaled)
+    return blended(BLUE_TO_RED, (scaled + 1) / 2) if signed else viridis(scaled)
 
 
 def viridis(values: Floats) -> NDArray[np.uint8]:
@@ -57,12 +57,8 @@ def viridis(values: Floats) -> NDArray[np.uint8]:
     return blended(VIRIDIS, values)
 
 
-def blue_to_red(values: Floats) -> NDArray[np.uint8]:
-    """Return the colours (..., 3) of numbers between -1 and 1."""
-    return blended(BLUE_TO_RED, (values + 1) / 2)
-
-
 def blended(scale: NDArray[np.int_], values: Floats) -> NDArray[np.uint8]:
+    """Return the colours (..., 3) at places between 0 and 1 of a scale."""
     places = np.linspace(0, 1, len(scale))
     channels = [np.interp(values, places, scale[:, channel]) for channel in range(3)]
     return np.stack(channels, axis=-1).round().astype(np.uint8)

@@ -17,11 +17,11 @@ LONGEST_LABEL = 24  # letters
 LONGEST_TITLE = 120
 HEATMAP_GAP = 16.0  # between heatmaps, and around them
 LABEL_GAP = 4.0  # between cells and labels
-# After an Arabic text: its full stop is part of it, and what follows is on its right.
 CAPTIONS = {  # of kinds of attribution
     "target": "log-prob that rows lose without columns",
     "contrast": "lead over the foil that rows lose without columns",
 }
+# After an Arabic text: its full stop is part of it, and what follows is on its right.
 END_OF_TEXT = "\N{RIGHT-TO-LEFT MARK}\N{LEFT-TO-RIGHT MARK}"
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from string import Template
 
@@ -35,11 +36,13 @@ def to_html(document: Document) -> Iterator[bytes]:
     yield after.encode()
 
 
+@cache
 def export_policy() -> str:
     """Return the Content-Security-Policy of a file."""
     return EXPORT_POLICY.format(hashes=" ".join(script_hashes("".join(frame()).encode())))
 
 
+@cache
 def frame() -> tuple[str, str]:
     """Return what comes before and after the document in a file, without its policy."""
     before, after = read(WEB / "export" / "index.html").split("$document")

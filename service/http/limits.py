@@ -1,5 +1,5 @@
-"""What a request takes, and what it may take: its record and deadline, and bytes of bodies and
-answers (docs/adr/0020)."""
+"""The record and the deadline of a request, and budgets of the bytes of bodies and answers
+(docs/adr/0020)."""
 
 import asyncio
 import math
@@ -75,7 +75,7 @@ class Share:
 
 @dataclass(slots=True, eq=False)
 class Terms:
-    """What a request may take: by default any time, as if no other were in progress.
+    """Limits of a request: by default it may take any time, as if no other were in progress.
 
     `share` is its bytes of all answers. A block of `aside` waits for memory, and keeps no other
     waiting. `at_end` is called when the request has ended, however it ends.

@@ -155,9 +155,9 @@ class EngineClient(asyncio.Protocol):
         is what the request sends besides.
 
         Each future gets an Answer or a HeedError: Overloaded for all if the request has fewer
-        `seconds` than it would wait.
-        Cancelling a future frees its rows. `on_progress` is called for entries that stream. Raise
-        Unavailable if the engine has ended or is closing, Overloaded if it reads no more orders.
+        `seconds` than it would wait. Cancelling a future frees its rows. `on_progress` is called
+        for entries that stream. Raise Unavailable if the engine has ended or is closing, Overloaded
+        if it reads no more orders.
         """
         if not self.ended.is_set() and self._transport.get_write_buffer_size() > MOST_UNSENT:
             raise Overloaded(

@@ -5,10 +5,10 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from service.text.words import WITHOUT_SPACES
+from service.text.words import ALONE
 
 # A character of a script without spaces, a run of other letters and digits, or another sign
-UNIT = re.compile(rf"{WITHOUT_SPACES.pattern}|[^\W{WITHOUT_SPACES.pattern[1:-1]}]+|[^\w\s]")
+UNIT = re.compile(rf"[{ALONE}]|[^\W{ALONE}]+|[^\w\s]")
 
 
 @dataclass(slots=True)

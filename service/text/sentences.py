@@ -44,12 +44,12 @@ COMMAS = r",;:\u060c\u061b\u104a\u1363-\u1366\u2013\u2014"
 WIDE_COMMAS = r"\u3001\uff0c\uff1a\uff1b"
 
 END = re.compile(rf"(?P<marks>{MARK}+(?:\s+{MARK}+)*)(?P<close>{CLOSE})")
-# What END begins with: a search for one of many characters takes a tenth of the time
+# The characters that END begins with: a search for one of many takes a tenth of the time
 FIRST = re.compile(rf"[{SPACED}{UNSPACED}\u1361\uff0e;]")
 CLEAR_MARK = re.compile(CLEAR)
 STOP = re.compile(r"[.\u2026\u2024\ufe52]")
 COMMA = re.compile(rf"[{COMMAS}{WIDE_COMMAS}]")
-CHINESE_JAPANESE = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+CHINESE_JAPANESE = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 NO_LETTERS = re.compile(r"[\W_]{0,8}")  # quotes, brackets and dashes at the start of a sentence
 CLAUSE = re.compile(rf"[{COMMAS}{SPACED}]{CLOSE}(?=\s)|[{WIDE_COMMAS}{UNSPACED}]{CLOSE}")
 SPACE = re.compile(r"\s+")

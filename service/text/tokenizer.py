@@ -78,7 +78,8 @@ class Tokenizer:
         # Made once: phrases are tried behind signs, most of which a vocabulary may lack
         self._advice = cache(partial(advise, library, self._special_ids))
         self._bytes = bytes_of(library)
-        self._unknown = unknown_ids(library) - self._bytes.keys()
+        # The ids that stand for text outside the vocabulary
+        self.unknown = frozenset(unknown_ids(library) - self._bytes.keys())
         self._prefix: list[Token] = []
         self._suffix: list[Token] = []
         # Whether some token has a letter or a digit. If none has, texts are made of other signs.
@@ -94,8 +95,8 @@ class Tokenizer:
     @property
     def unknown_id(self) -> int | None:
         """Id of a character that the vocabulary lacks; None if it lacks none."""
-        if len(self._unknown) == 1:
-            return next(iter(self._unknown))
+        if len(self.unknown) == 1:
+            return next(iter(self.unknown))
         return self._library.token_to_id(UNKNOWN)  # a tokenizer of bytes may have it, unused
 
     def has_ids_of(self, other: "Tokenizer") -> bool:
@@ -133,7 +134,7 @@ class Tokenizer:
         if not len(encoding):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         ids = encoding.ids
-        refused = self._refused | self._unknown if known else self._refused
+        refused = self._refused | self.unknown if known else self._refused
         if not refused.isdisjoint(ids):
             advice = [self._advice()] if self._generated else [self._advice(), WORDS]
             raise Invalid.of([unknown_fault(pointer, text, encoding, refused, advice)])
@@ -204,7 +205,7 @@ class Tokenizer:
         """Return whether some token is visible and known. For a source without one, the model would
         invent a target."""
         read = zip(encoding.tokens, encoding.ids, strict=True)
-        known = "".join(name for name, token_id in read if token_id not in self._unknown)
+        known = "".join(name for name, token_id in read if token_id not in self.unknown)
         return any(
             unicodedata.category(each)[0] in VISIBLE for each in known.replace(WORD_MARK, "")
         )
@@ -268,15 +269,11 @@ class Tokenizer:
         return pieces
 
     @property
-    def unknown(self) -> frozenset[int]:
-        """The ids that stand for text outside the vocabulary."""
-        return frozenset(self._unknown)
-
-    @property
     def stand_in(self) -> int | None:
         """An id whose text is letters or digits that no space comes before, unless the library
         writes one between all tokens; None if no id is like this."""
-        ids = (i for i in range(self._size) if i not in self._special_ids | self._unknown)
+        others = self._special_ids | self.unknown
+        ids = (i for i in range(self._size) if i not in others)
         return next((i for i in ids if self.name(i).isalnum()), None)
 
     def reader(self) -> "Reader":
@@ -320,14 +317,18 @@ class Reader:
         if self._bytes:
             return self._add_to_bytes(token_id)
         self._read.append(token_id)
-        self._pieces.append(write_text(lambda: self._step(self._library, token_id) or ""))
+        self._pieces.append(self._write(token_id))
         return self._pieces[-1]
 
     def rest(self) -> str:
-        """Return what the text ends with, if no id follows: a character that is incomplete."""
+        """Return what the text ends with, if no id follows: a character that is incomplete. The
+        library's stream holds it back until it is complete."""
         if self._bytes:
             return self._cut_bytes()
-        return rest_of(self._library, self._read, self._pieces)
+        if not self._pieces or self._pieces[-1]:
+            return ""
+        text, sent = write_text(lambda: self._library.decode(self._read)), "".join(self._pieces)
+        return text[len(sent) :] if text.startswith(sent) and text.endswith(REPLACEMENT) else ""
 
     def _add_to_bytes(self, token_id: int) -> str:
         if byte := self._bytes.get(token_id):
@@ -343,15 +344,6 @@ class Reader:
 
     def _write(self, token_id: int) -> str:
         return write_text(lambda: self._step(self._library, token_id) or "")
-
-
-def rest_of(library: Library, ids: Sequence[int], pieces: Sequence[str]) -> str:
-    """Return what the library writes at the end of ids, beyond the pieces of its stream. This holds
-    a character back until it is complete, and never gives one that stays incomplete."""
-    if not pieces or pieces[-1]:
-        return ""
-    text, sent = write_text(lambda: library.decode([*ids])), "".join(pieces)
-    return text[len(sent) :] if text.startswith(sent) and text.endswith(REPLACEMENT) else ""
 
 
 def call(work: Callable[[], Returned]) -> Returned:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from service.text.tokens import Token, Tokens
 
 RUN = re.compile(r"\S+")
-# Thai, Lao, Burmese, Khmer, Chinese, Japanese
-WITHOUT_SPACES = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff]"
+# Characters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese
+ALONE = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    r"\U00020000-\U0003ffff"
 )
+WITHOUT_SPACES = re.compile(f"[{ALONE}]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,8 @@ def test_marks_inside_a_sentence_do_not_end_it(sentence):
         ("how? i see! so", ["how?", "i see!", "so"]),
         ("Wow‼️ Yes?!?! No", ["Wow‼️", "Yes?!?!", "No"]),
         ("- one.\n- Two. Three\n\n***\n", ["- one.", "- Two.", "Three", "***"]),
+        ("安い!吉野家だ。", ["安い!", "吉野家だ。"]),
+        ("安い!\U00020bb7野家だ。", ["安い!", "\U00020bb7野家だ。"]),
         (" \n\t\r\n", []),
         ("", []),
     ],

@@ -11,15 +11,7 @@ from service.api.answering import responses
 from service.arrays import FloatArray
 from service.attention import AttentionKind
 from service.formats.json import Document
-from service.occlusion import (
-    Of,
-    Pair,
-    first_difference,
-    head_losses,
-    leads,
-    losses,
-    source_shares,
-)
+from service.occlusion import Of, Pair, first_difference, head_losses, leads, losses, source_shares
 from service.serving.model import Model
 from service.text.tokens import Token
 from service.text.words import WordSpan
@@ -114,10 +106,7 @@ class RowLabel:
 
 
 def write_attribution(
-    model: Model,
-    of: Of,
-    decimals: int | None,
-    answered: Sequence[tuple[Pair, Sequence[Answer]]],
+    model: Model, of: Of, decimals: int | None, answered: Sequence[tuple[Pair, Sequence[Answer]]]
 ) -> Document:
     """Return the answer, given each pair with the answers to all its rows."""
     results = [

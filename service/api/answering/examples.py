@@ -7,9 +7,10 @@ are in examples.json, which tests/write_examples.py writes.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from service.api.reading.languages import first_pair
+from service.bundle.languages import Slot
 from service.bundle.manifest import Manifest
 from service.settings.settings import DEFAULT_BUNDLE
 
@@ -90,9 +91,8 @@ def languages_of(manifest: Manifest, path: str) -> dict[str, str]:
     """Return a language of each side that has a choice, where the endpoint takes languages."""
     if path == "/v1/detokenize":
         return {}
-    sides = ("source_language", "target_language")
-    codes = {side: list(manifest.languages.of(side)) for side in sides}
-    return {side: found[0] for side, found in codes.items() if found}
+    codes = {slot: manifest.languages.of(slot) for slot in get_args(Slot)}
+    return {slot: next(iter(found)) for slot, found in codes.items() if found}
 
 
 def remove_answers(operation: dict[str, Any]) -> None:

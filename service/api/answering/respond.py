@@ -95,13 +95,9 @@ async def respond(
     slow = media_type in SINGLE_SOURCE
     written = await write_pieces(call, computed, to_pieces or WRITERS[media_type], slow)
     response = send(call, written, media_type)
-    response.headers.update(cut_headers(computed.answers))
+    if any(map(is_cut, computed.answers)):  # some forms of answers have no field for it
+        response.headers[FINISH_REASON] = "length"
     return response
-
-
-def cut_headers(answers: Sequence[Answer]) -> dict[str, str]:
-    """Return the header that reports a cut target, for forms of answers without a field for it."""
-    return {FINISH_REASON: "length"} if any(map(is_cut, answers)) else {}
 
 
 def is_cut(answer: Answer) -> bool:
@@ -122,10 +118,7 @@ def negotiate_format(
 
 
 async def write_pieces(
-    call: Call,
-    computed: Computed,
-    to_pieces: Callable[[Document], Pieces],
-    slow: bool = False,
+    call: Call, computed: Computed, to_pieces: Callable[[Document], Pieces], slow: bool
 ) -> Written:
     """Return the bytes that `to_pieces` makes of what is computed: in a thread if that is large, or
     if `to_pieces` is `slow`.

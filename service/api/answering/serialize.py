@@ -29,7 +29,10 @@ def write_decoded(model: Model, answered: Sequence[tuple[Entry, Tokens, Answer]]
     """Return the answer of /v1/decode, given each entry with its source and its answer."""
     results = [
         {
-            "hypotheses": write_hypotheses(model, entry, source, answer),
+            "hypotheses": [
+                write_hypothesis(model, entry, source, answer, rank)
+                for rank in range(len(answer.hypotheses))
+            ],
             "source_tokens": len(source),
         }
         for entry, source, answer in answered
@@ -39,20 +42,8 @@ def write_decoded(model: Model, answered: Sequence[tuple[Entry, Tokens, Answer]]
     return {"model": model.name, "results": results, "usage": usage_of(sources, decoded)}
 
 
-def write_hypotheses(
-    model: Model, entry: Entry, source: Tokens, answer: Answer
-) -> list[dict[str, Any]]:
-    return [
-        write_hypothesis(model, entry, source, answer, i) for i in range(len(answer.hypotheses))
-    ]
-
-
 def write_hypothesis(
-    model: Model,
-    entry: Entry,
-    source: Tokens,
-    answer: Answer,
-    rank: int,
+    model: Model, entry: Entry, source: Tokens, answer: Answer, rank: int
 ) -> dict[str, Any]:
     hypothesis = answer.hypotheses[rank]
     target = read_target(model, entry, hypothesis)
@@ -194,12 +185,7 @@ def write_attention(
 
 
 def write_blocks(
-    model: Model,
-    entry: Entry,
-    source: Tokens,
-    target: Tokens,
-    answer: Answer,
-    rank: int = 0,
+    model: Model, entry: Entry, source: Tokens, target: Tokens, answer: Answer, rank: int = 0
 ) -> list[dict[str, Any]]:
     """Return a labelled block for each selected kind, for the hypothesis of this rank.
 

@@ -10,7 +10,7 @@ from service.api.answering.serialize import read_target
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.texts import Sources
-from service.attention import pair_tokens, pair_words
+from service.attention import pair_tokens, pair_words, write_place
 from service.formats.json import Document
 from service.occlusion import Parts, occlude, source_shares
 from service.serving.model import Model
@@ -37,11 +37,7 @@ async def add_occluded(
         for ids in targets_of(entry, answer):
             rows += [
                 Entry(
-                    row,
-                    target_ids=ids,
-                    scores=True,
-                    language=entry.language,
-                    ablated=entry.ablated,
+                    row, target_ids=ids, scores=True, language=entry.language, ablated=entry.ablated
                 )
                 for row in both
             ]
@@ -110,7 +106,3 @@ def write_words(
             trust["source_share"] = source_shares(log_probs)[0]
         written.append({**write_place(word), **trust, "source": of})
     return written
-
-
-def write_place(word: WordSpan) -> dict[str, Any]:
-    return {"text": word.text, "start": word.start, "end": word.end}

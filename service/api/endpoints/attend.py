@@ -109,8 +109,7 @@ class AttendAnswer(BaseModel):
     tags=["attention"],
 )
 async def attend(
-    body: Annotated[AttendRequest, Body(openapi_examples=EXAMPLES)],
-    call: Call,
+    body: Annotated[AttendRequest, Body(openapi_examples=EXAMPLES)], call: Call
 ) -> Response:
     """Compute attention itself: the outputs and the attention weights of the queries over the keys
     and values that you send.

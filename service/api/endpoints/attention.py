@@ -9,11 +9,7 @@ from starlette.responses import Response
 
 from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.respond import Computed, negotiate_format, respond, write_partial
-from service.api.answering.responses import (
-    AttentionBlock,
-    FailedResult,
-    ModelResponse,
-)
+from service.api.answering.responses import AttentionBlock, FailedResult, ModelResponse
 from service.api.answering.serialize import write_attention
 from service.api.reading.answer_size import (
     SEND_LESS,
@@ -64,12 +60,7 @@ EXAMPLES: Examples = {
         "summary": "What each letter gives each sound in the last layer: weights times norms",
         "value": {
             "source": "thought",
-            "attention": {
-                "layers": [-1],
-                "reduce_heads": "mean",
-                "measure": "norm",
-                "decimals": 2,
-            },
+            "attention": {"layers": [-1], "reduce_heads": "mean", "measure": "norm", "decimals": 2},
         },
     },
     "rollout": {

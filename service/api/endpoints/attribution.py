@@ -272,11 +272,7 @@ async def decode_targets(
 
 
 async def score_rows(
-    call: Call,
-    model: Model,
-    pairs: dict[int, Pair],
-    language: tuple[int, ...],
-    faults: Faults,
+    call: Call, model: Model, pairs: dict[int, Pair], language: tuple[int, ...], faults: Faults
 ) -> list[Answer]:
     """Return the answers to all rows, in the order of `make_rows`."""
     size = sum(pair.rows * len(pair.source) for pair in pairs.values())

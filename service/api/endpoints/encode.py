@@ -85,14 +85,10 @@ class EncodeAnswer(ModelResponse):
 
 
 @router.post(
-    "/v1/encode",
-    response_model=EncodeAnswer,
-    summary="Encode sources as vectors",
-    tags=["models"],
+    "/v1/encode", response_model=EncodeAnswer, summary="Encode sources as vectors", tags=["models"]
 )
 async def encode(
-    body: Annotated[EncodeRequest, Body(openapi_examples=EXAMPLES)],
-    call: Call,
+    body: Annotated[EncodeRequest, Body(openapi_examples=EXAMPLES)], call: Call
 ) -> Response:
     """Return the output of the encoder for every source: one vector per token or, with pooling, one
     vector per source."""
@@ -131,14 +127,15 @@ async def run_encode(
         return write_partial(call, faults, results, asked, write_valid)
 
     def write_valid(answered: Sequence[tuple[Tokens, Answer]]) -> Document:
-        vectors = [write_vectors(body, source, answer.encoded) for source, answer in answered]
+        vectors = [write_vectors(body, *each) for each in answered]
         return {"model": model.name, "results": vectors}
 
     return Computed(write, answers, faults.size)
 
 
-def write_vectors(body: EncodeRequest, source: Tokens, memory: FloatArray) -> dict[str, Any]:
-    vectors = memory[..., : body.dimensions]
+def write_vectors(body: EncodeRequest, source: Tokens, answer: Answer) -> dict[str, Any]:
+    assert answer.memory is not None
+    vectors = answer.memory[..., : body.dimensions]
     if body.normalize:
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     vectors = np.ascontiguousarray(vectors)

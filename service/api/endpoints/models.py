@@ -131,7 +131,7 @@ def describe_model(call: Call, model: Model) -> ModelCard:
         provider=opened.provider,
         instructions=instruction_sets(read_cpuinfo()),
         attention=kinds_of(model),
-        ablation=model.engine.opened.graphs >= GATED_GRAPHS,
+        ablation=opened.graphs >= GATED_GRAPHS,
         limits=manifest.limits,
         max_new_tokens=manifest.decoding.max_new_tokens,
         decoding=manifest.decoding,
@@ -157,11 +157,7 @@ def shortened(card: ModelCard) -> ModelCard:
     return card.model_copy(update={"origin": brief})
 
 
-@router.get(
-    "/v1/models",
-    summary="List the models",
-    tags=["service"],
-)
+@router.get("/v1/models", summary="List the models", tags=["service"])
 async def list_models(call: Call) -> ModelList:
     """List every model with its limits, licence and configuration."""
     models = call.service.registry.served
@@ -222,11 +218,7 @@ async def is_ready(service: Service, model: Model) -> bool:
         return False
 
 
-@router.get(
-    "/readyz",
-    summary="Check that the models are ready",
-    tags=["service"],
-)
+@router.get("/readyz", summary="Check that the models are ready", tags=["service"])
 async def ready(call: Call) -> Health:
     """Return 200 if every model accepts requests and its workers make progress, else 503. A model
     that could not be opened at the start counts, until it is reloaded or unloaded."""
@@ -247,11 +239,7 @@ async def check_ready(service: Service) -> None:
         raise Unavailable("no model is served: try again when one is loaded")
 
 
-@router.get(
-    "/readyz/{name}",
-    summary="Check that a model is ready",
-    tags=["service"],
-)
+@router.get("/readyz/{name}", summary="Check that a model is ready", tags=["service"])
 async def model_ready(name: str, call: Call) -> Health:
     """Return 200 if this model accepts requests and its workers make progress, else 503."""
     registry = call.service.registry

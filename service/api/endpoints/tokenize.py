@@ -88,8 +88,7 @@ class DetokenizeAnswer(ModelResponse):
     tags=["models"],
 )
 async def tokenize(
-    body: Annotated[TokenizeRequest, Body(openapi_examples=EXAMPLES)],
-    call: Call,
+    body: Annotated[TokenizeRequest, Body(openapi_examples=EXAMPLES)], call: Call
 ) -> Response:
     """Show how texts become tokens: with side source the tokens that the encoder reads, with side
     target those that the decoder should predict. Special tokens are included."""
@@ -119,8 +118,7 @@ async def tokenize(
     tags=["models"],
 )
 async def detokenize(
-    body: Annotated[DetokenizeRequest, Body(openapi_examples=IDS_EXAMPLES)],
-    call: Call,
+    body: Annotated[DetokenizeRequest, Body(openapi_examples=IDS_EXAMPLES)], call: Call
 ) -> Response:
     """Turn token ids into texts, and show where in its text each token is."""
     negotiate(call, [JSON])

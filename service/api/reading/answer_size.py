@@ -198,11 +198,7 @@ def check_aligned(
 
 
 def attention_nbytes(
-    config: Config,
-    selection: Selection,
-    sources: Counter[Lengths],
-    targets: int,
-    other_bytes: int,
+    config: Config, selection: Selection, sources: Counter[Lengths], targets: int, other_bytes: int
 ) -> int:
     """Bytes of the answer, or of the largest forward pass if that is more.
 

@@ -27,15 +27,7 @@ from service.errors import (
     Unavailable,
     shorten,
 )
-from service.http.limits import (
-    FREE,
-    TIMEOUT_HEADER,
-    WAIT,
-    Budget,
-    Record,
-    Stage,
-    Terms,
-)
+from service.http.limits import FREE, TIMEOUT_HEADER, WAIT, Budget, Record, Stage, Terms
 from service.http.middleware.door import Admission
 from service.http.middleware.keys import Keys
 from service.http.middleware.metrics import RequestMetrics
@@ -244,9 +236,9 @@ class Call(Request):
     ) -> list[Answer]:
         """Return the answers to entries as `submit_and_wait` does, without a record of them.
 
-        They are sent AT_ONCE at a time, in two parts: while the engine computes one, it has rows of
-        the next. So it always knows of the request, and of what is to come of it. The second part
-        follows once the engine has accepted the first, and answered one of its entries.
+        They are sent ENTRIES_AT_ONCE at a time, in two parts: while the engine computes one, it has
+        rows of the next. So it always knows of the request, and of what is to come of it. The
+        second part follows once the engine has accepted the first, and answered one of its entries.
         """
         since, left = time.monotonic(), sum(entry.rows for entry in entries)
         sent: list[asyncio.Future[Answer]] = []

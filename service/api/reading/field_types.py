@@ -156,10 +156,7 @@ Texts = Annotated[
 ]
 IdList = Annotated[list[int], Field(min_length=1, fail_fast=True)]
 Ids = Annotated[
-    list[IdList],
-    Field(min_length=1, fail_fast=True),
-    name_items(fault_of_ids),
-    Tag("as ids"),
+    list[IdList], Field(min_length=1, fail_fast=True), name_items(fault_of_ids), Tag("as ids")
 ]
 IdLists = Annotated[
     list[IdList],
@@ -170,14 +167,10 @@ IdLists = Annotated[
 TextsOrIdLists = Annotated[
     TaggedText | Texts | Ids,
     by_form(
-        source_variant,
-        "a text, a list of texts, or a list of lists of ids: [[5, 6]] for one text",
+        source_variant, "a text, a list of texts, or a list of lists of ids: [[5, 6]] for one text"
     ),
 ]
-Plain = Annotated[
-    TaggedText | Texts,
-    by_form(source_variant, "a text or a list of texts"),
-]
+Plain = Annotated[TaggedText | Texts, by_form(source_variant, "a text or a list of texts")]
 Indices = Annotated[
     Annotated[Literal["all"], Tag("as all")]
     | Annotated[list[int], Field(min_length=1, max_length=1024, fail_fast=True), Tag("as indices")],
@@ -208,10 +201,7 @@ TargetPrefix = Annotated[
 ]
 Ending = Annotated[Unicode, AfterValidator(check_not_empty), Tag("as text")]
 Endings = list[
-    Annotated[
-        Ending | Annotated[int, Tag("as id")],
-        by_form(text_variant, "a text or an id"),
-    ]
+    Annotated[Ending | Annotated[int, Tag("as id")], by_form(text_variant, "a text or an id")]
 ]
 PhraseText = Annotated[Unicode, AfterValidator(check_not_empty), Field(max_length=200)]
 Wanted = Annotated[

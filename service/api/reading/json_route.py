@@ -18,14 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from service.api.reading.call import SMALL, Call
 from service.api.reading.validation_errors import Body, validate
-from service.errors import (
-    Abandoned,
-    Invalid,
-    TooLarge,
-    Unparsable,
-    UnsupportedMediaType,
-    shorten,
-)
+from service.errors import Abandoned, Invalid, TooLarge, Unparsable, UnsupportedMediaType, shorten
 from service.http.limits import TIMEOUT_HEADER
 
 # Lists and objects in a body. Memory and the garbage collector make them dearer than numbers: the
@@ -171,7 +164,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of these fields. Raise Invalid if one is given twice."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        twice, _ = max(Counter(name for name, _ in pairs).items(), key=lambda each: each[1])
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise Invalid.at("", f"has {shorten(twice)!r} twice in an object: send it once")
     return fields
 

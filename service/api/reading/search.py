@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
@@ -25,8 +25,6 @@ from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokenizer
 from service.text.tokens import Tokens
-
-Value = TypeVar("Value")
 
 SAMPLING_OPTIONS = ("top_k", "top_p", "seed")
 PREFERENCES = (
@@ -57,13 +55,7 @@ async def read_search(
     size = len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
     size += phrases_size(body.required, model.ways) if body.required else 0
     read = partial(
-        read_search_options,
-        body,
-        model,
-        faults,
-        num_hypotheses,
-        top_log_probs,
-        entropies=entropies,
+        read_search_options, body, model, faults, num_hypotheses, top_log_probs, entropies=entropies
     )
     return await call.compute_reading(read, size)
 
@@ -141,13 +133,12 @@ def read_beam_size(body: Searching, own: Decoding) -> int:
 
 
 def inherit(body: Searching, own: Decoding) -> dict[str, Any]:
-    """Return the options that a model has where the request sets none. It has none of its bans
-    where these might forbid one of allowed_targets."""
+    """Return the options of the request, and those of the model where the request sets none. It has
+    none of its bans where these might forbid one of allowed_targets."""
     off = () if body.allowed_targets is None else BANS
-    return {
-        name: given(getattr(body, name), 0 if name in off else getattr(own, name))
-        for name in (*PREFERENCES, *BANS)
-    }
+    names = (*PREFERENCES, *BANS)
+    given = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
+    return {name: 0 if name in off else getattr(own, name) for name in names} | given
 
 
 def read_room(body: Searching, model: Model, faults: Faults) -> tuple[list[int], int]:
@@ -167,11 +158,6 @@ def refuse_search(body: Searching, faults: Faults) -> None:
     detail = "has no effect when target is given: omit it, or omit target to decode the sources"
     for name in sorted(body.model_fields_set & search_fields):
         faults.add(Invalid.at(f"/{name}", detail))
-
-
-def given(value: Value | None, otherwise: Value) -> Value:
-    """Return an option of the request, or the model's own where the request sets none."""
-    return otherwise if value is None else value
 
 
 def check_sampling(body: Searching, num_hypotheses: int, beam_size: int, faults: Faults) -> None:

@@ -139,24 +139,27 @@ def kinds_of(model: Model) -> list[AttentionKind]:
 
 def can_align(model: Model) -> bool:
     """Return whether the model can align its targets with their sources."""
-    return "attention" in model.engine.opened.graphs and model.manifest.alignment is not None
+    return not why_no_alignment(model)
 
 
 def check_aligns(model: Model) -> None:
     """Raise NotFound if the model cannot align its targets with their sources."""
-    manifest = model.manifest
-    why = ""
+    if why := why_no_alignment(model):
+        raise NotFound("not_supported", f"model {model.name} has no alignment: {why}")
+
+
+def why_no_alignment(model: Model) -> str:
+    """Return why a model cannot align and what to do, empty if it can."""
     if "attention" not in model.engine.opened.graphs:
-        why = "its bundle lacks the attention graph, or HEED_ATTENTION is false; use another model"
-    elif "alignment" not in manifest.model_fields_set:
-        why = "its bundle does not say which attention aligns: run `heed align BUNDLE`"
-    elif manifest.alignment is None:
-        why = (
+        return "its bundle lacks the attention graph, or HEED_ATTENTION is false; use another model"
+    if "alignment" not in model.manifest.model_fields_set:
+        return "its bundle does not say which attention aligns: run `heed align BUNDLE`"
+    if model.manifest.alignment is None:
+        return (
             "no head of it was found that aligns, and its model card says why; name layers and"
             " heads for /v1/attention, omit what needs an alignment, or use another model"
         )
-    if why:
-        raise NotFound("not_supported", f"model {model.name} has no alignment: {why}")
+    return ""
 
 
 def check_kinds(body: AttentionSelection) -> None:

@@ -41,6 +41,11 @@ class TextField(NamedTuple):
     apart: bool = False
     placed: bool = False
 
+    @property
+    def items(self) -> Sequence[str | list[int]]:
+        """The texts or lists of ids."""
+        return [self.value] if isinstance(self.value, str) else self.value
+
     def place(self, result: int) -> str:
         """Return the pointer to the text of this index."""
         return self.pointer if isinstance(self.value, str) else f"{self.pointer}/{result}"
@@ -83,6 +88,10 @@ async def read_pairs(
     return await read_fields(call, [source, *targets], faults)
 
 
+def texts_of(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
 def count_texts(value: TextsOrIds) -> int:
     return 1 if isinstance(value, str) else len(value)
 
@@ -107,10 +116,7 @@ async def read_fields(
     if too_long:
         return [[] for _ in fields]
     started = time.monotonic()
-    size = sum(
-        len(each.value) if isinstance(each.value, str) else sum(map(len, each.value))
-        for each in fields
-    )
+    size = sum(len(item) for each in fields for item in each.items)
     sequences = await call.compute_reading(lambda: tokenize_fields(fields, faults), size)
     call.end_stage("tokenize", started)
     return sequences
@@ -125,12 +131,10 @@ def tokenize_fields(fields: Sequence[TextField], faults: Faults) -> list[list[To
 def tokenize_field(field: TextField, faults: Faults) -> Iterator[tuple[int, Tokens]]:
     """Yield the tokens of each valid text or list of ids, with its index. Add the errors of invalid
     ones to `faults`; stop at MOST_FAULTS unless the request is partial."""
-    pointer, value = field.pointer, field.value
-    single = isinstance(value, str)
     refused = 0
-    for result, item in enumerate([value] if single else value):
+    for result, item in enumerate(field.items):
         try:
-            tokens = tokenize_item(field, item, pointer if single else f"{pointer}/{result}")
+            tokens = tokenize_item(field, item, field.place(result))
         except (Invalid, TooLarge) as error:
             faults.add(error, result)
             refused += 1
@@ -258,9 +262,8 @@ def event_fields_of(read: Sequence[Sentence]) -> list[dict[str, int]]:
 
 
 def require_texts(source: TextField, option: str) -> list[str]:
-    items = [source.value] if isinstance(source.value, str) else source.value
-    texts = [item for item in items if isinstance(item, str)]
-    if len(texts) < len(items):
+    texts = [item for item in source.items if isinstance(item, str)]
+    if len(texts) < len(source.items):
         detail = f"needs texts, but source holds ids: send texts, or omit {option}"
         raise Invalid.at(f"/{option}", detail)
     return texts

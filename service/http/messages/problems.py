@@ -85,8 +85,8 @@ class ErrorForm:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What an application has at which paths: the `prefix` of all; forms of errors; the patterns of
-    paths with parameters; and the HEED_PROTOCOLS that would add a path."""
+    """The paths of an application: the `prefix` of all; the forms of errors; the `patterns` of its
+    own, by themselves; and of the `others` the HEED_PROTOCOLS that would add each."""
 
     prefix: str
     forms: Sequence[ErrorForm]

@@ -26,7 +26,7 @@ from service.http.middleware.tracing import write_spans
 EXITS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-OTHER = "other"  # the route of pages, static files and unknown paths
+OTHER = "other"  # the route of static files and unknown paths
 
 logger = structlog.get_logger()
 
@@ -40,11 +40,7 @@ class Observe:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        metrics: RequestMetrics,
-        tracer: Tracer | None,
-        quiet: re.Pattern[str],
+        self, app: ASGIApp, metrics: RequestMetrics, tracer: Tracer | None, quiet: re.Pattern[str]
     ) -> None:
         self.app = app
         self.metrics = metrics
@@ -106,14 +102,12 @@ def report_refusal(metrics: RequestMetrics, error: HeedError, request_id: str) -
 
 def route_of(scope: Scope) -> str:
     """Return the path of the endpoint, with its parameters unfilled. The router has not seen a
-    request that was refused before."""
-    path, app = path_of(scope), scope["app"]
-    if path in app.openapi()["paths"]:
+    request that was refused before, and HEAD only as a GET of its own."""
+    path, patterns = path_of(scope), paths_of(scope).patterns
+    if path in patterns:
         return path
-    if route := scope.get("route"):
-        return route.path
-    patterns = paths_of(scope).patterns.items()
-    return next((template for template, pattern in patterns if pattern.match(path)), OTHER)
+    found = (template for template, pattern in patterns.items() if pattern.match(path))
+    return next(found, OTHER)
 
 
 def log(scope: Scope, record: Record, route: str, status: int, seconds: float) -> None:

@@ -16,7 +16,7 @@ Header = tuple[bytes, bytes]  # a name in lower case, and its value
 
 
 class Receiver(Protocol):
-    """What the parser has found of the present request."""
+    """The URL and headers of the present request, as far as the parser has found them."""
 
     url: bytes
     headers: list[Header]
@@ -33,8 +33,7 @@ class Parser(HttpRequestParser):
 
     def __init__(self, receiver: Receiver) -> None:
         super().__init__(receiver)
-        # What follows a request with Connection: close is discarded. An error would cost the
-        # request its answer.
+        # Discard bytes after a request with Connection: close. An error would cost it its answer.
         self.set_dangerous_leniencies(lenient_data_after_close=True)
         self._receiver = receiver
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from html import unescape
 from itertools import groupby
 from typing import Literal, NamedTuple
+from xml.sax.saxutils import escape
 
 from service.errors import TooLarge
-from service.text.markup.events import Element, ElementEnd, Leaf, MarkupEvent, escape, escape_value
+from service.text.markup.events import Element, ElementEnd, Leaf, MarkupEvent, escape_value
 from service.text.markup.html import check_html, read_html
 from service.text.markup.placing import PlacePair, place, words_of
 from service.text.markup.unit import PLACEHOLDER, Mark, NumberedMarkup, UnitReader, edges
@@ -78,8 +79,8 @@ class MarkupDocument:
         return bool(self.units[unit].marks)
 
     def write(self, translated: Sequence[Translated]) -> str:
-        """Return the document with these targets, which come in the order of their spans. What has
-        no target stays as it is."""
+        """Return the document with these targets, which come in the order of their spans. Texts
+        without a target stay as they are."""
         left = list(reversed(translated))
         written: list[str] = []
 
@@ -98,7 +99,7 @@ class MarkupDocument:
 
 
 def join(text: str, unit: Span, translated: Sequence[Translated]) -> tuple[str, list[PlacePair]]:
-    """Return the target of a unit, and its pairs with the unit's own text. What stands between the
+    """Return the target of a unit, and its pairs with the unit's own text. The text between the
     translated parts belongs to itself."""
     target = ""
     pairs: list[PlacePair] = []

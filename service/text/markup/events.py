@@ -1,9 +1,10 @@
-"""What parsers report of a document: its texts, and its markup as it is written again."""
+"""Events of a parsed document: its texts, and its markup as it is written again."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+from xml.sax.saxutils import escape
 
 HTML_SPACE = " \t\n\r\f"
 SPACES = re.compile(f"[{HTML_SPACE}]+")
@@ -58,11 +59,6 @@ def is_kept(name: str, attributes: Mapping[str, str | None]) -> bool:
     return says_no or KEPT_NAME.fullmatch(name) is not None
 
 
-def escape(text: str) -> str:
-    """Return a text as XML and HTML write it."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 def escape_value(text: str) -> str:
     """Return the value of an attribute, in double quotes."""
-    return escape(text).replace('"', "&quot;")
+    return escape(text, {'"': "&quot;"})

@@ -67,7 +67,7 @@ class Tag(NamedTuple):
 
 def check_html(sources: Sequence[str], pointer: str) -> None:
     """Raise TooLarge for more markup than the parser reads quickly, in all sources together, of
-    which `check_tags` has limited the tags."""
+    which `check_markup` has limited the tags."""
 
     def check(found: int, limit: int, what: str, advice: str = "send less HTML at a time") -> None:
         if found > limit:

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from service.text.markup.unit import CLOSING_SIGNS, OBJECT, SPACE, Mark, NumberedMarkup
 from service.text.sentences import Span
+from service.text.words import ALONE
 
-# Scripts without spaces between words, of which each letter stands alone: Thai, Lao, Myanmar,
-# Khmer, Chinese and Japanese
-ALONE = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[^\W{ALONE}]+|\S")
 TIE = 1e-3  # for a piece of which half is a mark's own
 OPENING = frozenset("([{\u2018\u201c\u201e\u00ab\u00bf\u00a1\uff08\u300c\u300e")

@@ -55,9 +55,8 @@ class UnitReader:
         self._words: list[str] = []
         self._length = 0
         self._marks: list[Mark] = []
-        self._open: list[
-            tuple[int, str]
-        ] = []  # elements in `marks`, and what was shown before them
+        # Elements in `marks`, and what was shown before them
+        self._open: list[tuple[int, str]] = []
         self._last = ""  # the last shown character
         self._gap = False  # white space that is not in the text yet
         self._waiting: Mark | None = None  # a leaf of which `after` is not known yet

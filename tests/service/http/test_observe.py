@@ -78,6 +78,15 @@ def test_a_request_that_the_router_never_saw_has_its_route(client, logged):
     assert refused.status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("path", "route"), [("/", "/"), ("/docs", "/docs"), ("/v1/models/tiny", "/v1/models/{name}")]
+)
+def test_head_has_the_route_of_get(client, logged, path, route):
+    client.get(path)
+    client.head(path)
+    assert [(line["method"], line["route"]) for line in logged] == [("GET", route), ("HEAD", route)]
+
+
 def test_probes_that_succeed_leave_no_line(client, logged, monkeypatch):
     for path in ("/livez", "/readyz", "/metrics"):
         assert client.get(path).status_code == 200

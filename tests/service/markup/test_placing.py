@@ -81,6 +81,7 @@ def translate(source, target, pairs, kind="html"):
         ("<b>un</b>do", "do", [], "<b></b>do"),
         # Scripts without spaces
         ("<b>two</b> words", "\u4e8c\u8a5e", [(0, 0), (1, 1)], "<b>\u4e8c</b>\u8a5e"),
+        ("<b>two</b> words", "\U00020bb7\U00020b9f", [(0, 0)], "<b>\U00020bb7</b>\U00020b9f"),
         ("a<!-- c --> b", "B A", [(0, 1), (1, 0)], "B A<!-- c -->"),
     ],
 )

@@ -199,9 +199,9 @@ class DecodeRequest(Searching):
 
 
 def check_edits(body: DecodeRequest, model: Model, faults: Faults, apart: bool) -> None:
-    """Raise NotFound if whole targets will be edited and the model cannot align, or be scored again
-    and it cannot score. Add a fault for each field that needs the text as the model wrote it.
-    `apart`: parts of markup are decoded by themselves."""
+    """Raise NotFound if whole targets will be edited and the model cannot align. Add a fault for
+    each field that needs the text as the model wrote it. `apart`: parts of markup are decoded by
+    themselves."""
     if body.replace_unknown or (body.markup and not apart):
         check_aligns(model)
     edits = [name for name in ("markup", "replace_unknown") if getattr(body, name)]

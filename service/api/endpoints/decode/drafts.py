@@ -93,7 +93,7 @@ def tokenize_drafts(
 ) -> dict[int, list[int]]:
     """Return the ids of each valid draft of these results. Add the errors of the others, up to
     MOST_FAULTS unless the request is partial."""
-    items = [field.value] if isinstance(field.value, str) else field.value
+    items = field.items
     drafts: dict[int, list[int]] = {}
     refused = 0
     for result in dict.fromkeys(results):  # a source that is split has several

@@ -31,18 +31,8 @@ from service.api.reading.answer_size import (
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.search import read_search, read_searches
-from service.api.reading.selection import (
-    can_align,
-    read_ablation,
-    read_selection,
-)
-from service.api.reading.texts import (
-    Sources,
-    TextField,
-    count_texts,
-    read_languages,
-    read_sources,
-)
+from service.api.reading.selection import can_align, read_ablation, read_selection
+from service.api.reading.texts import Sources, TextField, count_texts, read_languages, read_sources
 from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Overloaded, PassFailed
 from service.formats.json import JSON, Document
@@ -193,7 +183,7 @@ def check_fields(
 ) -> None:
     """Raise NotFound if the model lacks what a field needs. Add a fault for each field that
     contradicts others. `apart` is that of `run_decode`."""
-    if body.markup or body.replace_unknown or body.source_share:
+    if body.markup or body.replace_unknown:
         check_edits(body, model, faults, apart)
     if body.source_share:
         check_source_share(body, model, faults)

@@ -1,7 +1,7 @@
 """The API of Hugging Face's pipelines, as its Inference API, its Inference Endpoints and
 text-generation-inference offer it: https://huggingface.co/docs/inference-providers.
 
-`generate_parameters` says how generate's parameters become our options.
+`parameters` says how those of generate become our options.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,6 +30,7 @@ from service.api.protocols.hugging_face.tokens import TokenWriter, write_details
 from service.api.reading.call import Call
 from service.api.reading.field_types import Plain, Strict
 from service.api.reading.json_route import JsonRoute
+from service.api.reading.texts import texts_of
 from service.api.reading.validation_errors import validate
 from service.bundle.languages import Template
 from service.bundle.manifest import Manifest
@@ -214,8 +215,7 @@ generates = partial(
 async def extract_features(body: FeatureBody, call: Call, model: str) -> Response:
     """Return a vector for each text: the mean of the encoder's output over its tokens."""
     negotiate(call, [JSON])
-    found = call.find_model(without_owner(model))
-    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    found, texts = call.find_model(without_owner(model)), texts_of(body.inputs)
     asked = EncodeRequest.model_construct(
         model=found.name,
         source=await cut_long(call, found, texts) if body.truncate else texts,
@@ -306,8 +306,7 @@ async def make_decode_request(
     body: GenerateRequest, call: Call, model: Model, parameters: Parameters
 ) -> DecodeRequest:
     """Return the body of /v1/decode. Raise Invalid, also for a stream of several targets."""
-    single = isinstance(body.inputs, str)
-    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    single, texts = isinstance(body.inputs, str), texts_of(body.inputs)
     if parameters.cuts:
         texts = await cut_long(call, model, texts)
     asked = {

@@ -1,4 +1,4 @@
-"""What LibreTranslate's clients send, and what they are answered."""
+"""Bodies of requests and answers of the LibreTranslate API."""
 
 from typing import Literal
 

@@ -15,7 +15,7 @@ BOUNDARY = re.compile(r'boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
 FIELD_NAME = re.compile(rb'content-disposition:[^\r\n]*[;\s]name="([^"\r\n]*)"', re.IGNORECASE)
 
 
-def read_form(content_type: str, content: bytes, query: str = "") -> dict[str, str]:
+def read_form(content_type: str, content: bytes, query: str) -> dict[str, str]:
     """Return the fields of a body and of the query in the address: a field of the query replaces
     one of the body. Empty ones are left out.
 

@@ -38,6 +38,7 @@ from service.api.reading.call import Call
 from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body
 from service.api.reading.languages import AUTO, first_pair
 from service.api.reading.selection import can_align
+from service.api.reading.texts import texts_of
 from service.api.reading.validation_errors import Body, validate
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
@@ -153,12 +154,12 @@ async def read_texts(call: Call, body: TranslateRequest) -> list[str]:
 
 
 async def detect_languages(
-    call: Call, codes: Sequence[str], texts: Iterable[str]
+    call: Call, codes: tuple[str, ...], texts: Iterable[str]
 ) -> list[Detected]:
     """Return the most probable of these languages, best first. Raise Invalid."""
     text = beginning(texts)
     check_unicode(text, "/q")
-    return await call.compute_limited(lambda: detector_of(tuple(codes)).detect(text))
+    return await call.compute_limited(lambda: detector_of(codes).detect(text))
 
 
 def write_detected(body: TranslateRequest, detected: Detected | None) -> Document:
@@ -197,10 +198,6 @@ def check_key(call: Call, given: str | None) -> None:
         keys.check_key(given)
     else:
         keys.check(authorization)
-
-
-def texts_of(q: str | list[str]) -> list[str]:
-    return [q] if isinstance(q, str) else q
 
 
 def name_format(fault: Fault) -> Fault:

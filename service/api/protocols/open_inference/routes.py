@@ -1,5 +1,5 @@
 """The Open Inference Protocol, version 2, over HTTP, as KServe and Triton speak it:
-https://github.com/kserve/open-inference-protocol. `inference_models` says what is served.
+https://github.com/kserve/open-inference-protocol. `models` says what is served.
 """
 
 import zlib
@@ -11,12 +11,7 @@ from fastapi import APIRouter, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from service.api.answering.respond import (
-    Computed,
-    cut_headers,
-    send,
-    write_pieces,
-)
+from service.api.answering.respond import Computed, respond
 from service.api.endpoints import models
 from service.api.protocols.open_inference.models import (
     TASKS,
@@ -87,11 +82,7 @@ def find_task(call: Call, name: str, version: str | None) -> tuple[Model, Task]:
 
 @router.get("")
 async def show_server(call: Call) -> dict[str, Any]:
-    return {
-        "name": "heed",
-        "version": call.app.version,
-        "extensions": ["binary_tensor_data"],
-    }
+    return {"name": "heed", "version": call.app.version, "extensions": ["binary_tensor_data"]}
 
 
 @router.get("/health/live")
@@ -173,9 +164,7 @@ async def infer(call: Call, name: str, version: str | None = None) -> Response:
         length = sum(map(len, header))
         return [*header, *content]
 
-    written = await write_pieces(call, computed, write)
-    response = send(call, written, BINARY if in_binary else JSON)
-    response.headers.update(cut_headers(computed.answers))
+    response = await respond(call, computed, BINARY if in_binary else JSON, write)
     if in_binary:
         response.headers[HEADER_LENGTH] = str(length)
     return response
