@@ -137,7 +137,7 @@ def test_a_file_that_is_nested_too_deep_or_has_huge_numbers_is_refused(
     tmp_path, read_file, start, content
 ):
     (tmp_path / "file").write_text(start + content)
-    with pytest.raises(InputError, match="is not (JSON|TOML)"):
+    with pytest.raises(InputError, match=r"is not (JSON|TOML)"):
         read_file(tmp_path / "file")
 
 
