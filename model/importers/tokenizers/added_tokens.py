@@ -48,6 +48,12 @@ class Lexicon:
         return with_flags(token, special=False)
 
     @property
+    def added(self) -> list[AddedToken]:
+        """What a tokenizer of the vocabulary's own file lacks: tokens after it, or found in texts
+        before their pieces are."""
+        return [self.stored(i) for i in self.tokens if i >= self.size or i in self.typed]
+
+    @property
     def typed_tokens(self) -> list[AddedToken]:
         return [self.tokens[i] for i in sorted(self.typed)]
 

@@ -89,13 +89,8 @@ def convert_lexicon(file: PieceFile, lexicon: Lexicon, special: Collection[str] 
     """
     hidden = dict.fromkeys([*special, *lexicon.structural])
     hidden.pop(file.unknown, None)  # texts may hold unknown letters
-    added = [i for i in lexicon.tokens if i >= lexicon.size or i in lexicon.typed]
-    return convert_pieces(
-        file,
-        lexicon.names[: lexicon.size],
-        [*hidden],
-        [with_flags(lexicon.stored(i), normalized=False) for i in added],
-    )
+    added = [with_flags(token, normalized=False) for token in lexicon.added]
+    return convert_pieces(file, lexicon.names[: lexicon.size], [*hidden], added)
 
 
 def is_reachable(name: str, pieces: Mapping[str, Piece]) -> bool:
