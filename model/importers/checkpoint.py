@@ -162,7 +162,7 @@ def open_files(folder: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(read(path).decode())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} must be a JSON object")
@@ -172,7 +172,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read(path).decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not TOML: {error}") from error
 
 

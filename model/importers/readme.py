@@ -19,14 +19,15 @@ def read_readme(folder: Path) -> str:
 
 
 def read_front_matter(folder: Path) -> dict[str, Any]:
-    """Return what the head of README.md says; {} if there is none or it is not YAML."""
+    """Return what the head of README.md says, each value as a text: `no` is Norwegian, not false.
+    {} if there is none or it is not YAML."""
     lines = read_readme(folder).splitlines()
     if not lines or lines[0].strip() != "---" or "---" not in lines[1:]:
         return {}
     head = lines[1 : lines.index("---", 1)]
     try:
-        content = yaml.safe_load("\n".join(head))
-    except yaml.YAMLError:
+        content = yaml.load("\n".join(head), yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError):
         return {}
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
@@ -52,10 +53,10 @@ def task_of(head: dict[str, Any]) -> str:
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return a text, or the texts of a list. `no`, the code of Norwegian, is false in YAML."""
+    """Return a text, or the texts of a list; none of a value that is missing or null."""
     if isinstance(value, list):
-        return ["no" if each is False else str(each) for each in cast("list[Any]", value)]
-    return [] if value is None else texts_of([value])
+        return [*map(str, cast("list[Any]", value))]
+    return [] if value in (None, "", "null", "~") else [str(value)]
 
 
 def joined_text(value: Any) -> str:

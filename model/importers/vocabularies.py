@@ -216,10 +216,9 @@ def read_byte_level(checkpoint: Checkpoint) -> Vocabularies:
     lexicon = extend(checkpoint, read_vocabulary(vocabulary), rows_of(checkpoint))
     names = lexicon.names[: lexicon.size]
     special = {name for name in (*FAIRSEQ, "<mask>") if name in names} | {*lexicon.structural}
-    added = [lexicon.stored(i) for i in lexicon.tokens if i >= lexicon.size or i in lexicon.typed]
-    prefix_space = adds_prefix_space(checkpoint)
+    hidden, prefix_space = sorted(special - {FAIRSEQ[3]}), adds_prefix_space(checkpoint)
     converted = convert_byte_level(
-        names, merges, sorted(special - {FAIRSEQ[3]}), added, add_prefix_space=prefix_space
+        names, merges, hidden, lexicon.added, add_prefix_space=prefix_space
     )
     original = ByteLevelBPETokenizer(str(vocabulary), str(merges), prefix_space)
     side = Side(converted, original, lexicon.names, lexicon.typed_tokens)

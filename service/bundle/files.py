@@ -224,7 +224,7 @@ def is_finite(
     while count > 0:
         piece = bits[: min(len(bits), count)]
         file.readinto(piece.data)
-        piece &= bits.dtype.type(exponent)
+        piece &= kind(exponent)
         if piece.max() == exponent:
             return False
         count -= len(piece)

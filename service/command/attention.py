@@ -68,13 +68,7 @@ def output_flag(suffixes: Collection[str]) -> Callable[[Command], Command]:
 @ablate_flag
 @place_flags
 @json_flag
-def attention(
-    text: str,
-    target: str | None,
-    output: Path | None,
-    as_json: bool,
-    **values: Any,
-) -> None:
+def attention(text: str, output: Path | None, as_json: bool, **values: Any) -> None:
     """Show what TARGET, or else the target that is decoded, attends to in TEXT.
 
     \b
@@ -86,9 +80,8 @@ def attention(
     selection, place = given_fields(values, SELECTION), model_place(values)
     if not (output or as_json or any(name in selection for name in SHAPE)):
         selection |= MEAN
-    body = {"source": text, "attention": selection, **given_fields(values, [*SEARCH, "ablate"])}
-    if target is not None:
-        body["target"] = target
+    others = given_fields(values, ["target", *SEARCH, "ablate"])
+    body = {"source": text, "attention": selection, **others}
     show_answer("/v1/attention", body, place, output, None if as_json else draw_heatmaps)
 
 
@@ -107,23 +100,15 @@ def attention(
 @search_flags
 @place_flags
 @json_flag
-def attribution(
-    text: str,
-    target: str | None,
-    output: Path | None,
-    as_json: bool,
-    **values: Any,
-) -> None:
+def attribution(text: str, output: Path | None, as_json: bool, **values: Any) -> None:
     """Show what TARGET, or else the target that is decoded, loses without each part of TEXT.
 
     \b
     heed attribution photograph
     heed attribution read "R EH1 D" --contrast "R IY1 D"
     """
-    place, fields = model_place(values), ("contrast", "of", "unit", "decimals")
+    place, fields = model_place(values), ("target", "contrast", "of", "unit", "decimals")
     body = {"source": text, **given_fields(values, [*SEARCH, *fields])}
-    if target is not None:
-        body["target"] = target
     show_answer("/v1/attribution", body, place, output, None if as_json else draw_attribution)
 
 

@@ -93,7 +93,7 @@ def read_json_line(line: str, place: str) -> str:
     """Return a JSON text, or the `source` of a JSON object as JsonSource. Raise StartupError."""
     try:
         value: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     text = value.get("source") if isinstance(value, dict) else value
     if not isinstance(text, str):

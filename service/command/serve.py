@@ -113,7 +113,7 @@ def find_bundle(name: str) -> Path:
     folder = cache() / model.replace("/", "--")
     latest = folder / "refs" / (revision or "main").replace("/", "--")
     commit = ask_commit(model, revision or "main", latest)
-    bundle = folder / commit / model.partition("/")[2]
+    bundle = folder / commit / model_name(Path(model))
     with writing(folder):
         convert_once(f"{model}@{commit}", bundle)
         if not latest.is_file() or latest.read_text() != commit:  # else it may be read-only
@@ -155,8 +155,8 @@ def bundle_of(checkpoint: Path) -> Path:
 
 
 def model_name(path: Path) -> str:
-    """Return the name of a folder or zip, with hyphens for what the names of models cannot have,
-    such as the + of opusTCv20210807+bt.zip."""
+    """Return the name of a folder, a zip or a model of the hub, with hyphens for what the names of
+    models cannot have, such as the + of opusTCv20210807+bt.zip."""
     stem = path.stem if path.suffix.lower() == ".zip" else path.name
     name = re.sub("[^A-Za-z0-9._-]", "-", stem).lstrip("._-")
     return name or "model"

@@ -187,12 +187,8 @@ class Queue:
         self._clean_above = SHORT_QUEUE  # jobs: then abandoned ones are looked for
         self._pace = Pace()  # of rows that are handed out while others wait
         self._rows = dict.fromkeys(range(workers), 0)  # decoded by each living worker
-        self._closed = False
+        self.open = True
         self._changed = threading.Condition()
-
-    @property
-    def open(self) -> bool:
-        return not self._closed
 
     @property
     def rows(self) -> int:
@@ -208,7 +204,7 @@ class Queue:
         """
         ordered = deque(sorted(jobs, key=turn_of))
         with self._changed:
-            if self._closed:
+            if not self.open:
                 raise Unavailable("this model is being closed: send the request again")
             rows, now = sum(job.rows for job in jobs), self._clock()
             since = jobs[0].arrived if rest.since is None else rest.since
@@ -307,11 +303,11 @@ class Queue:
         if busy and not self._is_for(worker):
             return []
         with self._changed:
-            self._changed.wait_for(lambda: busy or self._is_for(worker) or self._closed)
+            self._changed.wait_for(lambda: busy or self._is_for(worker) or not self.open)
             if self._waiting.jobs <= SHORT_QUEUE or next(iter(self._waiting)).abandoned:
                 self._waiting.remove_abandoned()
             if not self._waiting:
-                return None if self._closed and not busy else []
+                return [] if self.open or busy else None
             held = [job.size for job in running]
             admitted = self._shared.admit((job.size for job in self._waiting), held)
             if admitted:
@@ -349,7 +345,7 @@ class Queue:
     def close(self) -> None:
         """Accept no more jobs; those that wait are still handed out."""
         with self._changed:
-            self._closed = True
+            self.open = False
             self._changed.notify_all()
 
     def leave(self, worker: int) -> list[Job]:

@@ -42,6 +42,7 @@ ROUNDED = {
 }
 LOG_PROBS = ("log_probs", "encoder_gated_log_probs", "decoder_gated_log_probs")
 Compared = tuple[str, NDArray[Any], NDArray[Any]]  # the tensor's name, ours, torch's
+Compare = Callable[[Session, Torch], Iterator[Compared]]
 
 
 def check_parity(session: Session, bundle: Bundle) -> None:
@@ -62,22 +63,16 @@ def check_parity(session: Session, bundle: Bundle) -> None:
         ) from error
     if fault:
         raise StartupError(f"{bundle.root}: {fault}")
-    name = bundle.manifest.name
 
-    def check(graph: GraphName) -> str | None:
-        fault = find_fault(session, COMPARISONS[graph](session, torch))
-        return f"model {name} cannot answer this: {fault}" if fault else None
+    def check(compare: Compare) -> str | None:
+        fault = find_fault(session, compare(session, torch))
+        return f"model {bundle.manifest.name} cannot answer this: {fault}" if fault else None
 
-    for graph in COMPARISONS:
-        session.check_on_opening(graph, partial(check, graph))
-    session.check_on_opening("output", partial(check, "step"))  # in its place, with lists
-
-    def check_list(language: tuple[int, ...]) -> str | None:
-        fault = find_fault(session, compare_list(session, language, torch))
-        return f"model {name} cannot answer this: {fault}" if fault else None
-
+    for graph, compare in COMPARISONS.items():
+        session.check_on_opening(graph, partial(check, compare))
+    session.check_on_opening("output", partial(check, compare_all_tokens))  # with lists
     for language, listed in session.target_lists.items():
-        listed.output.check = partial(check_list, language)
+        listed.output.check = partial(check, partial(compare_list, language=language))
 
 
 def find_fault(session: Session, pairs: Iterable[Compared]) -> str | None:
@@ -132,7 +127,7 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Compared]:
     for i, memory in enumerate(encoded):
         yield f"memory[{i}]", memory, torch["memory"][i, : len(memory)]
     if session.target_lists:
-        yield from compare_list(session, next(iter(session.target_lists)), torch)
+        yield from compare_list(session, torch, next(iter(session.target_lists)))
     else:
         compare = compare_shortlisted if session.shortlists else compare_steps
         yield from compare(session, cross, torch)
@@ -157,7 +152,7 @@ def compare_shortlisted(session: Session, cross: Cross, torch: Torch) -> Iterato
         yield f"log_probs[{i}, {position}]", log_softmax(log_probs[ids]), log_softmax(theirs)
 
 
-def compare_list(session: Session, language: tuple[int, ...], torch: Torch) -> Iterator[Compared]:
+def compare_list(session: Session, torch: Torch, language: tuple[int, ...]) -> Iterator[Compared]:
     """Compare the log-probs of a language's listed tokens as if only these were known."""
     tokens = session.target_lists[language].tokens
     _, cross = session.encode(sample_sources(torch))
@@ -219,34 +214,38 @@ def compare_draft_step(session: Session, torch: Torch) -> Iterator[Compared]:
         position += count
 
 
-def compare_encoder_attention(session: Session, torch: Torch) -> Iterator[Compared]:
-    for i, attended in enumerate(session.encoder_attention(sample_sources(torch))):
+def compare_encoder_attention(
+    session: Session, torch: Torch, gates: FloatArray | None = None
+) -> Iterator[Compared]:
+    for i, attended in enumerate(session.encoder_attention(sample_sources(torch), gates)):
         yield from compare_layers("encoder_attention", i, attended, torch)
 
 
-def compare_attention(session: Session, torch: Torch) -> Iterator[Compared]:
-    crosses = crosses_of(session, torch)
-    for i, attended in enumerate(session.attention(torch_targets(torch), crosses)):
+def compare_attention(
+    session: Session, torch: Torch, gates: FloatArray | None = None
+) -> Iterator[Compared]:
+    computed = session.attention(torch_targets(torch), crosses_of(session, torch), gates)
+    for i, attended in enumerate(computed):
         for kind, each in attended.items():
             yield from compare_layers(f"{kind}_attention", i, each, torch)
 
 
-def compare_scores(session: Session, torch: Torch) -> Iterator[Compared]:
+def compare_scores(
+    session: Session, torch: Torch, name: str = "log_probs", gates: FloatArray | None = None
+) -> Iterator[Compared]:
     """Score at each position an id whose log-prob is known: any will do."""
     inputs = torch_targets(torch)
     targets = [torch["log_prob_ids"][i, : len(each), -1] for i, each in enumerate(inputs)]
-    for i, ours in enumerate(session.score(inputs, targets, crosses_of(session, torch))):
-        yield f"token_log_probs[{i}]", ours, torch["log_probs"][i, : len(ours), -1]
+    for i, ours in enumerate(session.score(inputs, targets, crosses_of(session, torch), gates)):
+        yield f"token_log_probs[{i}]", ours, torch[name][i, : len(ours), -1]
 
 
 def compare_gated_encoder(session: Session, torch: Torch) -> Iterator[Compared]:
     """Compare what is decoded from a gated memory, then weights and norms with open gates."""
-    sources = sample_sources(torch)
-    _, cross = session.encode(sources, gates_of(torch, "encoder_gates"))
+    gates = gates_of(torch, "encoder_gates")
+    _, cross = session.encode(sample_sources(torch), gates)
     yield from compare_gated_steps(session, cross, torch, "encoder_gated_log_probs")
-    gates = np.ones_like(gates_of(torch, "encoder_gates"))
-    for i, attended in enumerate(session.encoder_attention(sources, gates)):
-        yield from compare_layers("encoder_attention", i, attended, torch)
+    yield from compare_encoder_attention(session, torch, np.ones_like(gates))
 
 
 def compare_gated_step(session: Session, torch: Torch) -> Iterator[Compared]:
@@ -269,16 +268,9 @@ def compare_gated_steps(
 
 def compare_gated_decoder(session: Session, torch: Torch) -> Iterator[Compared]:
     """Compare gated scores, then weights and norms with open gates."""
-    inputs, crosses = torch_targets(torch), crosses_of(session, torch)
-    targets = [torch["log_prob_ids"][i, : len(each), -1] for i, each in enumerate(inputs)]
     gates = gates_of(torch, "decoder_gates")
-    for i, ours in enumerate(session.score(inputs, targets, crosses, gates)):
-        theirs = torch["decoder_gated_log_probs"][i, : len(ours), -1]
-        yield f"token_log_probs[{i}]", ours, theirs
-    computed = session.attention(inputs, crosses, np.ones_like(gates))
-    for i, attended in enumerate(computed):
-        for kind, each in attended.items():
-            yield from compare_layers(f"{kind}_attention", i, each, torch)
+    yield from compare_scores(session, torch, "decoder_gated_log_probs", gates)
+    yield from compare_attention(session, torch, np.ones_like(gates))
 
 
 def gates_of(torch: Torch, name: str) -> FloatArray:
@@ -287,7 +279,7 @@ def gates_of(torch: Torch, name: str) -> FloatArray:
     return np.repeat(gates[None], len(torch["source_length"]), 0)
 
 
-COMPARISONS: dict[GraphName, Callable[[Session, Torch], Iterator[Compared]]] = {
+COMPARISONS: dict[GraphName, Compare] = {
     "step": compare_all_tokens,
     "draft_step": compare_draft_step,
     "attention": compare_attention,

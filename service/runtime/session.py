@@ -166,7 +166,8 @@ class Session:
         """Return the memory (S, M) of each source, if it is wanted, and the cross-attention cache
         of all sources. A model with shortlists puts the tokens that are `required` of the target of
         each source on its shortlist."""
-        feeds, lengths = self._sources(sources, gates)
+        feeds = self._sources(sources, gates)
+        lengths = feeds["source_length"]
         graph: GraphName = "encoder" if gates is None else "gated_encoder"
         if self._device_encoder:
             found, kept = self._device_encoder.run(self.open(graph), feeds, self._cross_names)
@@ -295,11 +296,11 @@ class Session:
         self, sources: Sequence[IntArray], gates: FloatArray | None = None
     ) -> list[AttendedRow]:
         """Return encoder attention (L, H, S, S) of each source."""
-        feeds, lengths = self._sources(sources, gates)
+        feeds = self._sources(sources, gates)
         graph: GraphName = "encoder_attention" if gates is None else "gated_encoder"
         layers = self._config.num_encoder_layers
         (found,) = self._attend(graph, ["encoder"], layers, feeds, "memory")
-        return [found.of(i, length, length) for i, length in enumerate(lengths)]
+        return [found.of(i, size, size) for i, size in enumerate(feeds["source_length"])]
 
     def _attend(
         self, graph: GraphName, kinds: Sequence[str], layers: int, feeds: Feeds, last: str
@@ -336,13 +337,11 @@ class Session:
         (log_probs,) = self._run(graph, ["token_log_probs"], feeds)
         return [log_probs[i, :length] for i, length in enumerate(lengths)]
 
-    def _sources(
-        self, sources: Sequence[IntArray], gates: FloatArray | None
-    ) -> tuple[Feeds, IntArray]:
-        """Return the inputs of a pass over sources, and their lengths (B,)."""
+    def _sources(self, sources: Sequence[IntArray], gates: FloatArray | None) -> Feeds:
+        """Return the inputs of a pass over sources."""
         ids, lengths = self._padded(sources)
         feeds: Feeds = {"source_ids": ids, "source_length": lengths}
-        return (feeds if gates is None else {**feeds, "gates": gates}), lengths
+        return feeds if gates is None else {**feeds, "gates": gates}
 
     def _teacher_forcing(self, inputs: Sequence[IntArray], crosses: Sequence[Cross]) -> Feeds:
         """Return the inputs of a pass over whole targets: padded decoder ids and padded sources."""

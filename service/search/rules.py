@@ -269,8 +269,6 @@ def penalize(values: FloatArray, places: IntArray, penalty: float) -> FloatArray
     """Return logits or log-probs (N,) with those at `places`, which hold tokens seen earlier,
     divided by the penalty where positive, multiplied where negative (Keskar et al. 2019, as in
     Hugging Face)."""
-    if penalty == 1:
-        return values
     penalized = values.copy()  # the values are a buffer of the runtime
     seen = values[places]
     penalized[places] = np.where(seen > 0, seen / penalty, seen * penalty)

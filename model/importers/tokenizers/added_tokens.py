@@ -48,6 +48,12 @@ class Lexicon:
         return with_flags(token, special=False)
 
     @property
+    def added(self) -> list[AddedToken]:
+        """What a tokenizer of the vocabulary's own file lacks: tokens after it, or found in texts
+        before their pieces are."""
+        return [self.stored(i) for i in self.tokens if i >= self.size or i in self.typed]
+
+    @property
     def typed_tokens(self) -> list[AddedToken]:
         return [self.tokens[i] for i in sorted(self.typed)]
 
@@ -108,7 +114,13 @@ def ends(checkpoint: Checkpoint, names: Sequence[str]) -> set[str]:
     """Return the names of the tokens that begin, end or pad texts, by any file. A separator that
     has a role but no place around a text is not one of them: a fine-tune may have added it."""
     found = {name for key, name in tokens_with_roles(checkpoint) if key in ENDS}
-    found |= around(checkpoint.optional_json(STORED).get("post_processor"))
+    try:
+        found |= around(checkpoint.optional_json(STORED).get("post_processor"))
+    except (TypeError, LookupError) as error:
+        raise InputError(
+            f"{checkpoint.folder / STORED} has a post_processor of another form than the tokenizers"
+            " library writes: copy or download it again"
+        ) from error
     for file in (checkpoint.config, checkpoint.optional_json(GENERATION)):
         for key in END_IDS:
             value = file.get(key)
@@ -157,7 +169,7 @@ def with_ids(checkpoint: Checkpoint) -> Iterator[tuple[int, AddedToken]]:
     decoder = checkpoint.optional_json(TOKENIZER_CONFIG).get("added_tokens_decoder") or {}
     for i, token in as_object(checkpoint, TOKENIZER_CONFIG, decoder).items():
         yield as_id(checkpoint, TOKENIZER_CONFIG, i), as_token(checkpoint, TOKENIZER_CONFIG, token)
-    for entry in cast("list[Any]", checkpoint.optional_json(STORED).get("added_tokens") or []):
+    for entry in as_list(checkpoint, STORED, checkpoint.optional_json(STORED).get("added_tokens")):
         token = as_object(checkpoint, STORED, entry)
         yield as_id(checkpoint, STORED, token.get("id")), as_token(checkpoint, STORED, token)
     special = {token.content for token in without_ids(checkpoint)}
@@ -171,9 +183,10 @@ def without_ids(checkpoint: Checkpoint) -> list[AddedToken]:
     for file in (TOKENIZER_CONFIG, "special_tokens_map.json"):
         content = checkpoint.optional_json(file)
         for key in LISTS:
-            values = content.get(key) or []
-            each = list(cast("Any", values.values() if isinstance(values, dict) else values))
-            found += [as_token(checkpoint, file, value, special=True) for value in each]
+            named = content.get(key)  # a list, or an object of tokens by their roles
+            values = [*named.values()] if isinstance(named, dict) else named
+            listed = as_list(checkpoint, file, values)
+            found += [as_token(checkpoint, file, value, special=True) for value in listed]
     roles = [AddedToken(name, special=True) for _, name in tokens_with_roles(checkpoint)]
     return [*found, *roles]
 
@@ -195,6 +208,13 @@ def as_object(checkpoint: Checkpoint, file: str, value: Any) -> Mapping[str, Any
     if not isinstance(value, dict):
         raise damaged(checkpoint, file, value)
     return cast("dict[str, Any]", value)
+
+
+def as_list(checkpoint: Checkpoint, file: str, value: Any) -> list[Any]:
+    """Return a list that a file may lack."""
+    if not isinstance(value or [], list):
+        raise damaged(checkpoint, file, value)
+    return value or []
 
 
 def as_id(checkpoint: Checkpoint, file: str, value: Any) -> int:

@@ -4,7 +4,7 @@ in which "@@" ends a piece that another one follows."""
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
 from model.importers.tokenizers.added_tokens import HIDDEN, Lexicon
@@ -52,7 +52,7 @@ def convert_blenderbot_small(files: SmallFiles, lexicon: Lexicon) -> Converted:
     visible = decoders.Replace(Regex(HIDDEN_END), "")
     tokenizer.decoder = decoders.Sequence([visible, decoders.BPEDecoder(WORD_END)])
     add_special(tokenizer, [name for name in stored if name.endswith(HIDDEN)])
-    tokenizer.add_tokens(added(lexicon))
+    tokenizer.add_tokens(lexicon.added)
     tokenizer.encode_special_tokens = True
     return Converted(tokenizer, compose=False, dropped=len(pairs) - len(known))
 
@@ -61,10 +61,6 @@ def stored_name(name: str) -> str:
     """Return the name of a piece as merges.txt has it."""
     followed = name.endswith(FOLLOWED) and name != FOLLOWED
     return name.removesuffix(FOLLOWED) if followed else name + WORD_END
-
-
-def added(lexicon: Lexicon) -> list[AddedToken]:
-    return [lexicon.stored(i) for i in lexicon.tokens if i >= lexicon.size or i in lexicon.typed]
 
 
 def build_normalizer() -> normalizers.Normalizer:

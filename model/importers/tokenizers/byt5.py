@@ -64,8 +64,7 @@ def convert_bytes(lexicon: Lexicon) -> Converted:
         ]
     )
     add_special(tokenizer, [name for name in names if len(name) > 1 and name not in typed])
-    added = [i for i in lexicon.tokens if i >= lexicon.size or i in lexicon.typed]
-    tokenizer.add_tokens([lexicon.stored(i) for i in added])
+    tokenizer.add_tokens(lexicon.added)
     tokenizer.encode_special_tokens = True
     return Converted(tokenizer, compose=False, dropped=0)
 

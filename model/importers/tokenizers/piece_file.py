@@ -133,7 +133,7 @@ def read_vocabulary(path: Path) -> list[str]:
     """
     try:
         content = json.loads(read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error}): copy or download it again") from error
     if not isinstance(content, dict) or not content:
         raise InputError(f'{path} is not an object such as {{"</s>": 0}} of tokens and their ids')

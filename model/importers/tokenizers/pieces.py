@@ -89,13 +89,8 @@ def convert_lexicon(file: PieceFile, lexicon: Lexicon, special: Collection[str] 
     """
     hidden = dict.fromkeys([*special, *lexicon.structural])
     hidden.pop(file.unknown, None)  # texts may hold unknown letters
-    added = [i for i in lexicon.tokens if i >= lexicon.size or i in lexicon.typed]
-    return convert_pieces(
-        file,
-        lexicon.names[: lexicon.size],
-        [*hidden],
-        [with_flags(lexicon.stored(i), normalized=False) for i in added],
-    )
+    added = [with_flags(token, normalized=False) for token in lexicon.added]
+    return convert_pieces(file, lexicon.names[: lexicon.size], [*hidden], added)
 
 
 def is_reachable(name: str, pieces: Mapping[str, Piece]) -> bool:
@@ -123,9 +118,10 @@ def score_of(piece: Piece, least: float) -> float:
 
 
 def build_bpe(file: PieceFile, stored: Sequence[str], ids: Mapping[str, int]) -> BPE:
+    places = {name: i for i, name in enumerate(stored)}
     return BPE(
-        {name: i for i, name in enumerate(stored)},
-        list(merges(file, ids)),
+        places,
+        [*merges(file, places.keys() & ids.keys())],  # of names that are not hidden
         unk_token=stored[ids[file.unknown]],
         fuse_unk=True,
         byte_fallback=file.byte_fallback,
@@ -133,10 +129,10 @@ def build_bpe(file: PieceFile, stored: Sequence[str], ids: Mapping[str, int]) ->
     )
 
 
-def merges(file: PieceFile, ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield every pair of pieces that makes a piece, the best piece first."""
-    parts = {piece.text for piece in file.pieces if piece.kind is PieceKind.normal}
-    parts = {text for text in ids if text in parts or is_reachable(text, {})}
+def merges(file: PieceFile, names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield every pair of pieces that makes a piece, the best piece first, all among `names`."""
+    normal = {piece.text for piece in file.pieces if piece.kind is PieceKind.normal}
+    parts = {text for text in names if text in normal or len(text) == 1}
     ranked = sorted((p for p in file.pieces if p.text in parts), key=lambda p: -p.score)
     for piece in ranked:
         text = piece.text

@@ -273,17 +273,32 @@ def test_an_unknown_letter_is_written_as_by_hugging_face_whatever_the_file(tmp_p
     assert written == [expected, expected]
 
 
-@pytest.mark.parametrize("file", ["tokenizer_config.json", "added_tokens.json", "tokenizer.json"])
-def test_a_file_whose_tokens_are_none_is_named(copied, file):
+@pytest.mark.parametrize(
+    ("file", "wrong"),
+    [
+        ("tokenizer_config.json", {"added_tokens_decoder": {"5": "<sep>", "x": {"content": "a"}}}),
+        ("tokenizer_config.json", {"extra_special_tokens": 1.5}),
+        ("special_tokens_map.json", {"additional_special_tokens": "<sep>"}),
+        ("added_tokens.json", {"<sep>": "five"}),
+        ("tokenizer.json", {"added_tokens": [{"content": "<sep>"}]}),
+        ("tokenizer.json", {"added_tokens": 5}),
+    ],
+)
+def test_a_file_whose_tokens_are_none_is_named(copied, file, wrong):
     _, folder, _ = copied
-    wrong = {
-        "tokenizer_config.json": {"added_tokens_decoder": {"5": "<sep>", "x": {"content": "a"}}},
-        "added_tokens.json": {"<sep>": "five"},
-        "tokenizer.json": {"added_tokens": [{"content": "<sep>"}]},
-    }
-    change(folder, file, **wrong[file])
+    change(folder, file, **wrong)
     with pytest.raises(InputError, match=f"{file} lists the token .*: give each its text and"):
         read_vocabularies(Checkpoint(folder))
+
+
+@pytest.mark.parametrize(
+    "processor", [{"cls": 5}, {"sep": [["</s>"]]}, {"special_tokens": 5}, {"processors": 5}]
+)
+def test_a_post_processor_that_is_none_is_named(tmp_path, processor):
+    write("bart", tmp_path)
+    change(tmp_path, "tokenizer.json", post_processor=processor)
+    with pytest.raises(InputError, match=r"tokenizer\.json has a post_processor of another form"):
+        read_vocabularies(Checkpoint(tmp_path))
 
 
 @pytest.mark.parametrize("stored", [True, False])

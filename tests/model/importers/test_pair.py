@@ -7,7 +7,13 @@ import torch
 from safetensors.torch import save_file
 
 from model.importers.checkpoint import Checkpoint
-from model.importers.readme import find_licence, read_front_matter, task_of
+from model.importers.readme import (
+    find_licence,
+    joined_text,
+    read_front_matter,
+    task_of,
+    texts_of,
+)
 from model.importers.usage.pair import find_pair
 from model.network.config import InputError
 
@@ -81,6 +87,22 @@ def test_a_pair_is_what_the_surest_file_says(tmp_path, files, expected):
 def test_tags_name_the_task_where_the_pipeline_is_missing(tmp_path, head, task):
     (tmp_path / "README.md").write_text(f"---\n{head}---\n")
     assert task_of(read_front_matter(tmp_path)) == task
+
+
+@pytest.mark.parametrize(
+    ("head", "licence", "tags"),
+    [
+        ("license: mit\ndate: 2023-02-30\n", "mit", []),
+        ("license: mit\nlanguage: no\nsize: !!int large\n", "mit", ["no"]),
+        ("license: null\nlanguage: ~\n", "", []),
+        ("license:\nlanguage: [no, en]\n", "", ["no", "en"]),
+        pytest.param(f"license: mit\nnested: {'[' * 5000}\n", "", [], id="nested"),
+    ],
+)
+def test_the_head_of_readme_is_read_as_texts(tmp_path, head, licence, tags):
+    (tmp_path / "README.md").write_text(f"---\n{head}---\n")
+    found = read_front_matter(tmp_path)
+    assert (joined_text(found.get("license")), texts_of(found.get("language"))) == (licence, tags)
 
 
 def test_a_folder_without_readme_needs_no_licence_unless_it_is_of_the_hub(tmp_path):

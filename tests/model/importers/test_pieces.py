@@ -132,6 +132,16 @@ def test_user_defined_symbols_are_one_token(models, kind):
         assert example.agrees(text)
 
 
+def test_a_special_token_may_be_a_piece_that_others_are_merged_of(models):
+    """As the token of a role that a file names by mistake, or on purpose."""
+    file = read_pieces(models["bpe"])
+    whole = next(text for text in file.names if text.isalpha() and len(text) == 2)
+    tokenizer = convert_pieces(file, special=["</s>", whole[0], whole]).tokenizer
+    ids = tokenizer.encode(f"{whole} {whole[1]}", add_special_tokens=False).ids
+    assert not {file.names.index(whole), file.names.index(whole[0])} & {*ids}
+    assert file.names.index(whole[1]) in ids
+
+
 def test_ids_are_places_in_the_vocabulary(models):
     """As fairseq has them: four tokens of its own, the pieces, then languages."""
     file = read_pieces(models["unigram"])

@@ -10,7 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from model.importers.checkpoint import read_json, read_toml
 from model.importers.proofs import hugging_face
+from model.importers.tokenizers.piece_file import read_vocabulary
+from model.network.config import InputError
 from tests.model.importers.checkpoints import write_marian
 from tests.model.importers.served import refusal, run
 
@@ -124,6 +127,18 @@ def test_a_folder_that_cannot_be_converted_is_refused_in_one_sentence(
     assert said in refusal(folder, bundle)
     assert [path.name for path in bundle.iterdir()] == ["bundle.json"]
     assert {path.name for path in tmp_path.iterdir()} == {"marian", "bundle"}
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "9" * 5000], ids=["nested", "huge"])
+@pytest.mark.parametrize(
+    ("read_file", "start"), [(read_json, ""), (read_vocabulary, ""), (read_toml, "key = ")]
+)
+def test_a_file_that_is_nested_too_deep_or_has_huge_numbers_is_refused(
+    tmp_path, read_file, start, content
+):
+    (tmp_path / "file").write_text(start + content)
+    with pytest.raises(InputError, match=r"is not (JSON|TOML)"):
+        read_file(tmp_path / "file")
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,11 @@ def test_half_a_surrogate_pair_in_json_is_a_bad_line(heed, tmp_path, output):
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("{}", "w.jsonl:2 is not a JSON text, nor an object"), ("heed", "w.jsonl:2 is not a JSON")],
+    [
+        ("{}", "w.jsonl:2 is not a JSON text, nor an object"),
+        ("heed", "w.jsonl:2 is not a JSON"),
+        pytest.param("[" * 100_000, "w.jsonl:2 is not a JSON", id="nested"),
+    ],
 )
 def test_json_without_a_text_is_refused_after_the_lines_before(heed, tmp_path, targets, line, said):
     (tmp_path / "w.jsonl").write_text(f'"ax"\n{line}\n')

@@ -203,6 +203,13 @@ def test_a_zip_is_converted_once_until_it_changes(hub, conversions, file, name):
     assert conversions == [str(path)] * 2
 
 
+def test_a_model_of_the_hub_may_have_a_name_that_the_api_cannot(hub, conversions, monkeypatch):
+    """The hub accepts owner/_name, the pattern of `name` in bundle.json does not."""
+    monkeypatch.setattr("service.command.serve.ask_commit", lambda *_: hub.commit)
+    assert find_bundle("owner/_name").name == "name"
+    assert conversions == [f"owner/_name@{hub.commit}"]
+
+
 def test_a_folder_that_cannot_be_converted_leaves_nothing(hub, conversions, tiny, monkeypatch):
     def fail(command, **_):
         return subprocess.CompletedProcess(command, 3)
