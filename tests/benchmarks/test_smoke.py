@@ -18,6 +18,7 @@ from benchmarks.kit.models import (
     lettered,
     like_the_default,
     random_model,
+    with_words,
     write_ctranslate2,
     write_models,
 )
@@ -26,9 +27,8 @@ from benchmarks.kit.raw_client import write_request
 from benchmarks.kit.results import PRECISIONS, Comparison, Load
 from benchmarks.kit.serving import serving
 from benchmarks.kit.systems import ctranslate2_systems, heed_system
-from benchmarks.load import fairness, mixed_requests, overload, worst
+from benchmarks.load import fairness, mixed_requests, overload, start, worst
 from benchmarks.load.load import WORDS, measure_load
-from benchmarks.load.sentences import with_words
 from benchmarks.pronunciation import accuracy
 from benchmarks.run import PARTS, SHORT, Plan, add_part, check, measure
 from benchmarks.speed import attention, cells, checkpoints, gpu, operators
@@ -167,6 +167,14 @@ def test_load(folder):
     assert min(found["saturation"].values()) > 0
     (row,) = found["loads"]
     assert row["Heed"]["rate"] == row["CTranslate2"]["rate"] > 0
+
+
+def test_cold_starts(folder):
+    lines = start.measure(folder, "knight", turns=1)
+    assert [system for system, *_ in lines] == ["Heed", "CTranslate2"]
+    for _, seconds, held, anonymous in lines:
+        assert float(seconds) > 0
+        assert float(held) > float(anonymous) > 50
 
 
 def test_each_word_of_a_sentence_is_a_token():
