@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 import typer
 
-from benchmarks import drafts, phrases
+from benchmarks import documents, drafts, phrases
 from benchmarks.kit.document import describe_machine
 from benchmarks.kit.models import (
     T5,
@@ -36,6 +36,7 @@ from benchmarks.speed.random_checkpoint import TINY as TINY_CHECKPOINT
 from benchmarks.speed.report import COLUMNS, cell_columns, render_checkpoints, write_results
 from model.export.files.manifest import Precision as Graphs
 from model.network.config import TransformerConfig
+from service.bundle.manifest import load_bundle
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 from tests.web.chromium import CHROMIUM
 
@@ -225,6 +226,16 @@ def test_what_drafts_save():
     written = asyncio.run(drafts.measure(settings, bodies, wrong=0.1, rounds=1))
     _, _, *rows = written.splitlines()
     assert [row.split(" | ")[1:3] for row in rows if row] == [["2", "2"]] * 4
+
+
+def test_whole_files(folder):
+    """Only Heed's model ends its targets, HH IY1 D and DH AH0, before the limit."""
+    bundle = load_bundle(folder / "heed")
+    measured = documents.measure(folder, bundle, ["heed", "the"], {}, most=4, rounds=1)
+    lines = [line.removeprefix("| ").split(" | ") for line in asyncio.run(measured)]
+    systems = [documents.PEER, documents.ALONE, documents.COMMAND, documents.HTTP]
+    assert [line[:2] for line in lines] == [[size, each] for size in "14" for each in systems]
+    assert [line[-1] for line in lines] == ["8 |", " |", "5 |", "5 |"] * 2
 
 
 def test_operators():
