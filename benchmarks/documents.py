@@ -2,6 +2,9 @@
 
 Texts go in and texts come out: over HTTP, by `heed decode`, and by CTranslate2 with the bundle's
 tokenizers and its best size of batches. Next to them, the engine alone turns ids into ids.
+
+Without a bundle, the model has OPUS-MT's sizes, random weights, and a token for each word. Its
+targets never end themselves: each gets as many tokens as a text has words on average.
 """
 
 import asyncio
@@ -23,10 +26,12 @@ from tokenizers import Tokenizer
 
 from benchmarks.kit.document import describe_machine, machine_line
 from benchmarks.kit.memory import cpu_seconds_of, family
+from benchmarks.kit.models import MARIAN, SENTENCES, mean_words, with_words, write_models
 from benchmarks.kit.process import Stopwatch
 from benchmarks.kit.serving import serving
 from benchmarks.speed.agreement import Sources, find_languages, read_source_texts, read_sources
 from benchmarks.speed.witness import Witness
+from model.export.files.manifest import Precision
 from service.bundle.languages import Slot
 from service.bundle.manifest import Bundle, load_bundle
 from service.command.files import decode_lines
@@ -45,6 +50,7 @@ PEER, ALONE, COMMAND, HTTP = "CTranslate2", "Heed's engine alone", "heed decode"
 
 Targets = Sequence[object]
 Codes = Mapping[Slot, str]
+Options = Mapping[str, Any]  # of a request
 System = Callable[[int], Awaitable[Targets]]  # beam size -> a target for each text
 
 
@@ -55,13 +61,13 @@ class Turn(NamedTuple):
     cpu_seconds: float
 
 
-def options_of(codes: Codes, beam_size: int) -> dict[str, Any]:
-    return {**codes, "beam_size": beam_size, "num_hypotheses": 1, "early_stopping": True}
+def options_of(given: Options, beam_size: int) -> dict[str, Any]:
+    return {**given, "beam_size": beam_size, "num_hypotheses": 1, "early_stopping": True}
 
 
-def over_http(port: int, texts: Sequence[str], codes: Codes) -> System:
+def over_http(port: int, texts: Sequence[str], given: Options) -> System:
     async def run(beam_size: int) -> Targets:
-        body = {"source": texts, **options_of(codes, beam_size)}
+        body = {"source": texts, **options_of(given, beam_size)}
         url = f"http://127.0.0.1:{port}/v1/decode"
         answer = httpx2.post(url, json=body, timeout=PATIENCE).raise_for_status()
         return [each["hypotheses"][0]["text"] for each in json.loads(answer.content)["results"]]
@@ -69,13 +75,13 @@ def over_http(port: int, texts: Sequence[str], codes: Codes) -> System:
     return run
 
 
-def by_command(model: LocalModel, texts: Sequence[str], codes: Codes, work: Path) -> System:
+def by_command(model: LocalModel, texts: Sequence[str], given: Options, work: Path) -> System:
     source, output = work / "lines.txt", work / "targets.txt"
     source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
     async def run(beam_size: int) -> Targets:
         with redirect_stderr(io.StringIO()):
-            await decode_lines(model, source, output, options_of(codes, beam_size))
+            await decode_lines(model, source, output, options_of(given, beam_size))
         return output.read_text(encoding="utf-8").splitlines()
 
     return run
@@ -93,7 +99,9 @@ def by_engine(engine: Engine, sources: Sources, most: int) -> System:
     return run
 
 
-def by_peer(translator: Any, bundle: Bundle, texts: Sequence[str], around: Sources) -> System:
+def by_peer(
+    translator: Any, bundle: Bundle, texts: Sequence[str], around: Sources, most: int
+) -> System:
     """Return CTranslate2 behind the library that the bundle's tokenizers are for. `around` holds
     the ids of the texts, of which the first and last may be those of a template."""
     named = bundle.manifest.tokenizers
@@ -110,7 +118,7 @@ def by_peer(translator: Any, bundle: Bundle, texts: Sequence[str], around: Sourc
             [[str(i) for i in (*before, *each.ids, *after)] for each in read],
             beam_size=beam_size,
             max_batch_size=PEER_BATCH[beam_size],
-            max_decoding_length=bundle.manifest.decoding.max_new_tokens,
+            max_decoding_length=most,
             max_input_length=0,  # no limit
         )
         return target.decode_batch([[int(i) for i in each.hypotheses[0]] for each in found])
@@ -140,7 +148,7 @@ async def compare(systems: Mapping[str, System], beam_size: int, rounds: int) ->
             turn, targets[name] = await take_turn(system, beam_size)
             turns[name] += [turn] if counts else []
     return [
-        f"| {beam_size} | {name} | {summary(taken, turns)} | {count_alike(name, targets)} |"
+        f"| {beam_size} | {name} | {summary(taken, turns)} | {describe(name, targets)} |"
         for name, taken in turns.items()
     ]
 
@@ -157,26 +165,26 @@ def summary(taken: Sequence[Turn], turns: Mapping[str, Sequence[Turn]]) -> str:
     return " | ".join(f"{number:.2f}" for number in (*medians, *ratios))
 
 
-def count_alike(name: str, targets: Mapping[str, Targets]) -> str:
+def describe(name: str, targets: Mapping[str, Targets]) -> str:
+    """Return how many targets are the peer's, and the words of all. The engine writes ids."""
     if name == ALONE:
-        return ""
+        return " | "
     pairs = zip(targets[name], targets[PEER], strict=True)
-    return str(sum(one == other for one, other in pairs))
+    same = sum(one == other for one, other in pairs)
+    return f"{same} | {sum(len(str(target).split()) for target in targets[name])}"
 
 
 async def measure(
-    bundle: Bundle, checkpoint: Path, texts: Sequence[str], codes: Codes, rounds: int
+    work: Path, bundle: Bundle, texts: Sequence[str], codes: Codes, most: int, rounds: int
 ) -> list[str]:
+    """Decode each text to at most `most` tokens, and return a line for each system and number of
+    beams. CTranslate2's model is in the folder `ctranslate2` of `work`."""
     settings = Settings(
         bundles=[bundle.root], max_sources=MOST_ROWS, max_rows=MOST_ROWS, self_check=False
     )
     sources = read_sources(bundle, texts, find_languages(bundle.manifest, codes))
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        serving(bundle.root, max_sources=len(texts), max_rows=4 * len(texts)) as port,
-    ):
-        work = Path(folder)
-        Witness(checkpoint, work, bundle.manifest)
+    given = {**codes, "max_new_tokens": most}
+    with serving(bundle.root, max_sources=len(texts), max_rows=4 * len(texts)) as port:
         translator = ctranslate2.Translator(
             str(work / "ctranslate2"),
             compute_type="int8",
@@ -188,30 +196,45 @@ async def measure(
             assert isinstance(model.engine, LocalEngine)
             assert model.engine.local
             collect_rarely()  # as `heed decode` and the service do
-            most = bundle.manifest.decoding.max_new_tokens
             systems = {
-                PEER: by_peer(translator, bundle, texts, sources),
+                PEER: by_peer(translator, bundle, texts, sources, most),
                 ALONE: by_engine(model.engine.local, sources, most),
-                COMMAND: by_command(LocalModel(service), texts, codes, work),
-                HTTP: over_http(port, texts, codes),
+                COMMAND: by_command(LocalModel(service), texts, given, work),
+                HTTP: over_http(port, texts, given),
             }
             return [line for size in BEAM_SIZES for line in await compare(systems, size, rounds)]
 
 
 def main(
-    texts: Annotated[Path, typer.Argument(help="File of texts: what precedes a tab on each line")],
-    bundle: Annotated[Path, typer.Option(help="Bundle with graphs at int8")],
-    checkpoint: Annotated[Path, typer.Option(help="Hugging Face checkpoint of the bundle")],
+    texts: Annotated[
+        Path, typer.Argument(help="File of texts: what precedes a tab on each line")
+    ] = SENTENCES,
+    bundle: Annotated[Path | None, typer.Option(help="Bundle with graphs at int8")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Hugging Face checkpoint of the bundle")
+    ] = None,
     target_language: Annotated[str, typer.Option(help="Code, if the model reads it")] = "",
     rounds: Annotated[int, typer.Option(help="How many turns each system takes")] = 7,
 ) -> None:
     """Print seconds and ratios: above 1, Heed is faster than CTranslate2, or than its engine."""
     codes: Codes = {"target_language": target_language} if target_language else {}
-    lines = asyncio.run(
-        measure(load_bundle(bundle), checkpoint, read_source_texts(texts), codes, rounds)
-    )
+    sources = read_source_texts(texts)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        if bundle and checkpoint:
+            read = load_bundle(bundle)
+            Witness(checkpoint, work, read.manifest)
+            most = read.manifest.decoding.max_new_tokens
+        elif bundle or checkpoint:
+            raise typer.BadParameter("give both --bundle and --checkpoint, or neither")
+        else:
+            write_models(with_words(MARIAN.config, sources), work, Precision.int8)
+            read, most = load_bundle(work / "heed"), mean_words(sources)
+        lines = asyncio.run(measure(work, read, sources, codes, most, rounds))
     typer.echo(machine_line(describe_machine()))
-    columns = "beams | system | s | CPU s | x CTranslate2 | by CPU | x engine | by CPU | same"
+    columns = (
+        "beams | system | s | CPU s | x CTranslate2 | by CPU | x engine | by CPU | same | words"
+    )
     typer.echo(f"| {columns} |\n|{'---|' * (columns.count('|') + 1)}")
     typer.echo("\n".join(lines))
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.kit import results
+from benchmarks.kit.process import REPOSITORY
 from model.checkpoint import TrainedModel, load_config, load_tokenizers
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
@@ -104,6 +106,7 @@ NLLB = MeasuredModel(  # the sizes of NLLB-600M
     precisions=("int8",),
 )
 
+SENTENCES = REPOSITORY / "tests" / "service" / "real" / "sentences.en.txt"  # one a line
 
 BUCKETS = 32  # of T5's relative positions, in each direction of the decoder
 
@@ -134,6 +137,20 @@ def lettered(config: TransformerConfig) -> TrainedModel:
     """Return a random model with a tokenizer of letters on both sides, for calls that send ids."""
     letters = build_tokenizer([string.ascii_lowercase], Unit.characters)
     return TrainedModel(random_model(config), letters, letters)
+
+
+def with_words(config: TransformerConfig, texts: Sequence[str]) -> TrainedModel:
+    """Return a random model that has a token for each word of the texts, and for other words as
+    many as its vocabulary holds."""
+    count = len(build_tokenizer(texts, Unit.words).get_vocab())
+    others = " ".join(f"word{i}" for i in range(config.source_vocab_size - count))
+    tokenizer = build_tokenizer([*texts, others], Unit.words)
+    return TrainedModel(random_model(config), tokenizer, tokenizer)
+
+
+def mean_words(texts: Sequence[str]) -> int:
+    """Return the words of a text on average: the tokens of its target, which never ends itself."""
+    return round(sum(len(text.split()) for text in texts) / len(texts))
 
 
 def like_the_default() -> TrainedModel:

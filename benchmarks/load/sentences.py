@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.kit.document import describe_machine, machine_line
-from benchmarks.kit.models import MARIAN, random_model, write_models
+from benchmarks.kit.models import MARIAN, SENTENCES, mean_words, with_words, write_models
 from benchmarks.kit.results import SERVERS
 from benchmarks.load.load import (
     Asked,
@@ -21,22 +21,9 @@ from benchmarks.load.load import (
     measure_share,
 )
 from benchmarks.speed.report import load_table
-from model.checkpoint import TrainedModel
-from model.data.tokenizers import Unit, build_tokenizer
 from model.export.files.manifest import Precision
-from model.network.config import TransformerConfig
 
 SHARES = (0.3, 0.8)
-SENTENCES = Path(__file__).parents[2] / "tests" / "service" / "real" / "sentences.en.txt"
-
-
-def with_words(config: TransformerConfig, texts: list[str]) -> TrainedModel:
-    """Return a random model that has a token for each word of the texts, and for other words as
-    many as its vocabulary holds."""
-    count = len(build_tokenizer(texts, Unit.words).get_vocab())
-    others = " ".join(f"word{i}" for i in range(config.source_vocab_size - count))
-    tokenizer = build_tokenizer([*texts, others], Unit.words)
-    return TrainedModel(random_model(config), tokenizer, tokenizer)
 
 
 def main(
@@ -45,8 +32,7 @@ def main(
 ) -> None:
     """Print latencies, and how many sentences a second each server can answer."""
     sentences = texts.read_text(encoding="utf-8").splitlines()
-    words = sum(len(sentence.split()) for sentence in sentences)
-    asked = Asked(sentences, round(words / len(sentences)))
+    asked = Asked(sentences, mean_words(sentences))
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         write_models(with_words(MARIAN.config, sentences), folder, Precision.int8)

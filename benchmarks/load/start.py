@@ -59,18 +59,31 @@ def drop_pages(folder: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def main(turns: Annotated[int, typer.Option(help="Starts of each system")] = 5) -> None:
-    """Print seconds and memory, medians of the turns."""
+def measure(folder: Path, text: str, turns: int) -> list[list[str]]:
+    """Return a line of medians for each system. `write_models` has written `folder`."""
     # Not above: the servers' processes import this module too
-    from benchmarks.kit.models import MARIAN, like_the_default, write_models
     from benchmarks.kit.translating import Translating
-    from benchmarks.load.sentences import SENTENCES, with_words
-    from model.export.files.manifest import Precision
 
     systems: Mapping[str, OpenEngine] = {
         "Heed": Supervisor,
         "CTranslate2": partial(Supervisor, open_engine=Translating),
     }
+    starts: dict[str, list[Start]] = {system: [] for system in systems}
+    for _ in range(turns):
+        for system, open_engine in systems.items():
+            starts[system].append(start(folder, open_engine, text))
+    lines: list[list[str]] = []
+    for system, found in starts.items():
+        seconds, held, anonymous = map(statistics.median, zip(*found, strict=True))
+        lines.append([system, f"{seconds:.1f}", f"{held / MIB:.0f}", f"{anonymous / MIB:.0f}"])
+    return lines
+
+
+def main(turns: Annotated[int, typer.Option(help="Starts of each system")] = 5) -> None:
+    """Print seconds and memory, medians of the turns."""
+    from benchmarks.kit.models import MARIAN, SENTENCES, like_the_default, with_words, write_models
+    from model.export.files.manifest import Precision
+
     sentences = SENTENCES.read_text(encoding="utf-8").splitlines()
     models = {
         "default": (like_the_default, "knight"),
@@ -79,16 +92,8 @@ def main(turns: Annotated[int, typer.Option(help="Starts of each system")] = 5) 
     rows: list[list[str]] = []
     for name, (make, text) in models.items():
         with tempfile.TemporaryDirectory() as work:
-            folder = Path(work)
-            write_models(make(), folder, Precision.int8)
-            starts: dict[str, list[Start]] = {system: [] for system in systems}
-            for _ in range(turns):
-                for system, open_engine in systems.items():
-                    starts[system].append(start(folder, open_engine, text))
-        for system, found in starts.items():
-            seconds, held, anonymous = map(statistics.median, zip(*found, strict=True))
-            numbers = [f"{seconds:.1f}", f"{held / MIB:.0f}", f"{anonymous / MIB:.0f}"]
-            rows.append([name, system, *numbers])
+            write_models(make(), Path(work), Precision.int8)
+            rows += [[name, *line] for line in measure(Path(work), text, turns)]
     typer.echo(f"{machine_line(describe_machine())}\n\n{table(COLUMNS, rows)}")
 
 

@@ -1,6 +1,7 @@
 """Heed and CTranslate2 decode the same checkpoints, at int8 and at fp32."""
 
 import asyncio
+import dataclasses
 import json
 import shutil
 
@@ -8,6 +9,7 @@ import pytest
 import typer
 
 from benchmarks import documents
+from benchmarks.kit.models import MARIAN
 from benchmarks.speed import agreement
 from benchmarks.speed.agreement_report import agreement_columns, render_agreement
 from benchmarks.speed.random_checkpoint import nllb, write_checkpoint
@@ -26,6 +28,8 @@ LAYERS = {
     f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")
 }
 SHAPE = nllb("tiny", vocab_size=2000, d_model=32, encoder_ffn_dim=32, decoder_ffn_dim=32, **LAYERS)
+SMALL = {"d_model": 16, "embedding_scale": 0, "d_ff": 32, "num_heads": 2, "d_qk": 8, "d_v": 8}
+SMALL |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
 FOUND = {
     "machine": {"cpu": "A"},
     "family": "one",
@@ -131,8 +135,30 @@ def test_whole_files_are_decoded_by_every_system(tmp_path):
     checkpoint = tmp_path / "checkpoint"
     write_checkpoint(SHAPE, checkpoint)
     bundle = load_bundle(convert(checkpoint, "int8"))
-    measured = documents.measure(bundle, checkpoint, TEXTS[:3], LANGUAGES, rounds=1)
+    Witness(checkpoint, tmp_path, bundle.manifest)
+    most = bundle.manifest.decoding.max_new_tokens
+    measured = documents.measure(tmp_path, bundle, TEXTS[:3], LANGUAGES, most, rounds=1)
     lines = [line.removeprefix("| ").split(" | ") for line in asyncio.run(measured)]
     systems = [documents.PEER, documents.ALONE, documents.COMMAND, documents.HTTP]
     assert [line[:2] for line in lines] == [[size, each] for size in "14" for each in systems]
-    assert {len(line) for line in lines} == {9}
+    assert {len(line) for line in lines} == {10}
+
+
+@pytest.mark.long
+def test_without_a_bundle_every_system_writes_as_many_words_as_the_texts_have(
+    tmp_path, monkeypatch, capsys
+):
+    config = dataclasses.replace(MARIAN.config, **SMALL, source_vocab_size=30, target_vocab_size=30)
+    monkeypatch.setattr(documents, "MARIAN", dataclasses.replace(MARIAN, config=config))
+    texts = tmp_path / "texts"
+    texts.write_text("So it is.\nWhy is it so and not so?\n")
+    documents.main(texts, rounds=1)
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[3:]]
+    words = {row[-1].removesuffix(" |") for row in rows if row[1] != documents.ALONE}
+    assert (len(rows), words) == (8, {"10"})
+
+
+def test_a_bundle_without_its_checkpoint_is_refused(tmp_path):
+    (tmp_path / "texts").write_text("heed\n")
+    with pytest.raises(typer.BadParameter, match="give both --bundle and --checkpoint"):
+        documents.main(tmp_path / "texts", bundle=DEFAULT_BUNDLE)

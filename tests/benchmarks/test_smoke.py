@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 import typer
 
-from benchmarks import drafts, phrases
+from benchmarks import documents, drafts, phrases
 from benchmarks.kit.document import describe_machine
 from benchmarks.kit.models import (
     T5,
@@ -18,6 +18,7 @@ from benchmarks.kit.models import (
     lettered,
     like_the_default,
     random_model,
+    with_words,
     write_ctranslate2,
     write_models,
 )
@@ -26,9 +27,8 @@ from benchmarks.kit.raw_client import write_request
 from benchmarks.kit.results import PRECISIONS, Comparison, Load
 from benchmarks.kit.serving import serving
 from benchmarks.kit.systems import ctranslate2_systems, heed_system
-from benchmarks.load import fairness, mixed_requests, overload, worst
+from benchmarks.load import fairness, mixed_requests, overload, start, worst
 from benchmarks.load.load import WORDS, measure_load
-from benchmarks.load.sentences import with_words
 from benchmarks.pronunciation import accuracy
 from benchmarks.run import PARTS, SHORT, Plan, add_part, check, measure
 from benchmarks.speed import attention, cells, checkpoints, gpu, operators
@@ -36,6 +36,7 @@ from benchmarks.speed.random_checkpoint import TINY as TINY_CHECKPOINT
 from benchmarks.speed.report import COLUMNS, cell_columns, render_checkpoints, write_results
 from model.export.files.manifest import Precision as Graphs
 from model.network.config import TransformerConfig
+from service.bundle.manifest import load_bundle
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 from tests.web.chromium import CHROMIUM
 
@@ -169,6 +170,14 @@ def test_load(folder):
     assert row["Heed"]["rate"] == row["CTranslate2"]["rate"] > 0
 
 
+def test_cold_starts(folder):
+    lines = start.measure(folder, "knight", turns=1)
+    assert [system for system, *_ in lines] == ["Heed", "CTranslate2"]
+    for _, seconds, held, anonymous in lines:
+        assert float(seconds) > 0
+        assert float(held) > float(anonymous) > 50
+
+
 def test_each_word_of_a_sentence_is_a_token():
     texts = ["Why is it so?", "So it is."]
     trained = with_words(LETTERS, texts)
@@ -217,6 +226,16 @@ def test_what_drafts_save():
     written = asyncio.run(drafts.measure(settings, bodies, wrong=0.1, rounds=1))
     _, _, *rows = written.splitlines()
     assert [row.split(" | ")[1:3] for row in rows if row] == [["2", "2"]] * 4
+
+
+def test_whole_files(folder):
+    """Only Heed's model ends its targets, HH IY1 D and DH AH0, before the limit."""
+    bundle = load_bundle(folder / "heed")
+    measured = documents.measure(folder, bundle, ["heed", "the"], {}, most=4, rounds=1)
+    lines = [line.removeprefix("| ").split(" | ") for line in asyncio.run(measured)]
+    systems = [documents.PEER, documents.ALONE, documents.COMMAND, documents.HTTP]
+    assert [line[:2] for line in lines] == [[size, each] for size in "14" for each in systems]
+    assert [line[-1] for line in lines] == ["8 |", " |", "5 |", "5 |"] * 2
 
 
 def test_operators():
