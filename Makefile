@@ -11,8 +11,9 @@ ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --case initialisms --run $(RUNS)
 
 # Three processes on two cores, because many tests wait. Torch has one thread in each: waiting threads
-# of one process would take another's core.
-TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+# of one process would take another's core. Hundreds of processes import the service: its bytecode is
+# kept even where PYTHONDONTWRITEBYTECODE is set, as in many images, so that each need not compile it.
+TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .DEFAULT_GOAL := all
 .PHONY: all serve test test-long bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean
