@@ -168,8 +168,8 @@ async def create_embeddings(
     negotiate(call, [JSON])
     sources = sources_of(body.input)
     if body.check_special_tokens and any(isinstance(each, list) for each in sources[:1]):
-        model = call.find_model(body.model)
-        check_special_tokens(sources, model)
+        # More are refused by run_encode, whatever they hold.
+        check_special_tokens(sources[: call.settings.max_sources], call.find_model(body.model))
     asked = EncodeRequest.model_construct(
         model=body.model,
         source_language=body.source_language,
