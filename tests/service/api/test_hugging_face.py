@@ -1,8 +1,6 @@
 """Texts by the stock client of Hugging Face, compared with what our own endpoints return."""
 
-import json
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +27,7 @@ from service.text.opening import open_tokenizers
 from tests.conftest import KEY, opened
 from tests.documentation import programs
 from tests.service.api.conftest import copy_of
-from tests.service.http.asgi import JSON_HEADERS, messages_of, request_for, scope_of
+from tests.service.http.asgi import called_for, request_for
 from tests.service.processes import run_python
 
 PAIR = {"src_lang": "eng_Latn", "tgt_lang": "heb_Hebr"}
@@ -430,20 +428,10 @@ def test_the_path_of_a_single_model_answers_by_its_task(tiny, tmp_path, task, ke
 @pytest.mark.parametrize(("count", "on_the_loop"), [(1, True), (5000, False)])
 def test_many_parameters_are_read_off_the_event_loop(count, on_the_loop):
     parameters = {"bad_words_ids": [[5]] * count} if count > 1 else {}
-    content = json.dumps({"inputs": "a", "parameters": parameters}).encode()
-    body = {"type": "http.request", "body": content, "more_body": False}
-    called = set()
-
-    async def ask(app):
-        sys.setprofile(lambda frame, _event, _: called.add(frame.f_code.co_name))
-        try:
-            return await messages_of(app, scope_of(path=PRONOUNCE, headers=JSON_HEADERS), [body])
-        finally:
-            sys.setprofile(None)
-
+    body = {"inputs": "a", "parameters": parameters}
     with opened(DEFAULT_BUNDLE, protocols="hugging-face") as client:
-        assert client.portal.call(ask, client.app)[0]["status"] == 200
-    assert (read_parameters.__name__ in called) == on_the_loop
+        status, called = client.portal.call(called_for, client.app, PRONOUNCE, body)
+    assert (status, read_parameters.__name__ in called) == (200, on_the_loop)
 
 
 def test_the_examples_of_the_document_are_answered():
