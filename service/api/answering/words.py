@@ -2,6 +2,7 @@
 words of the source that it is of."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,8 @@ async def add_occluded(
 ) -> None:
     """Score every hypothesis again, given its source and given it with all tokens replaced, and add
     the log-probs to its answer."""
-    rows: list[Entry] = []
-    results: list[int] = []
-    every = zip(entries, sources.tokens, sources.results, answers, strict=True)
-    for entry, source, result, answer in every:
-        both = occlude(source, Parts([], []), model.replacement)  # (2, S)
-        for ids in targets_of(entry, answer):
-            rows += [
-                Entry(
-                    row, target_ids=ids, scores=True, language=entry.language, ablated=entry.ablated
-                )
-                for row in both
-            ]
-            results += [result] * len(both)
+    make = partial(make_occluded, model.replacement, entries, sources, answers)
+    rows, results = await call.compute(make, sum(map(len, sources.tokens)))
     scored = await call.submit_in_parts(model, rows, faults, results)
     call.note([*answers, *scored])
     found = iter(zip(scored[::2], scored[1::2], strict=True))
@@ -50,6 +40,26 @@ async def add_occluded(
             log_probs = [each.log_probs for each in next(found) if each.log_probs is not None]
             if len(log_probs) == 2:  # else the result has failed
                 answer.occluded = [*answer.occluded, np.stack(log_probs)]
+
+
+def make_occluded(
+    replacement: int, entries: Sequence[Entry], sources: Sources, answers: Sequence[Answer]
+) -> tuple[list[Entry], list[int]]:
+    """Return two entries for each hypothesis, and the index of the result of each of them."""
+    rows: list[Entry] = []
+    results: list[int] = []
+    every = zip(entries, sources.tokens, sources.results, answers, strict=True)
+    for entry, source, result, answer in every:
+        both = occlude(source, Parts([], []), replacement)  # (2, S)
+        for ids in targets_of(entry, answer):
+            rows += [
+                Entry(
+                    row, target_ids=ids, scores=True, language=entry.language, ablated=entry.ablated
+                )
+                for row in both
+            ]
+            results += [result] * len(both)
+    return rows, results
 
 
 def targets_of(entry: Entry, answer: Answer) -> list[list[int]]:

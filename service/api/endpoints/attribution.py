@@ -132,7 +132,8 @@ async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
     if body.contrast is not None:
         pairs = refuse_same(pairs, TextField("/contrast", body.contrast, model.target), faults)
         faults.raise_all(count_texts(body.source))
-    check_rows(call.settings.max_rows, [*pairs.values()], body.unit)
+    check = partial(check_rows, call.settings.max_rows, [*pairs.values()], body.unit)
+    await call.compute_reading(check, size)
     most = search.max_new_tokens + len(search.target_prefix) if search else 0
     await call.hold(check_attribution(call.settings.max_answer_bytes, [*pairs.values()], most))
     language, decoded = languages.target_ids, list[Answer]()

@@ -74,7 +74,7 @@ async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> 
     model = call.use_model(body.model)
     check_scores(model)
     faults = Faults()
-    ablated = read_ablation(body.ablate, model, faults) if body.ablate else ()
+    ablated = await read_ablation(call, body.ablate, model, faults) if body.ablate else ()
     languages = read_languages(body, model, body.source, faults)
     sources, targets = await read_pairs(
         call,

@@ -5,7 +5,7 @@ An embedding is the mean of the encoder's output over the tokens of an input, sc
 
 import json
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field, Tag
@@ -168,8 +168,8 @@ async def create_embeddings(
     negotiate(call, [JSON])
     sources = sources_of(body.input)
     if body.check_special_tokens and any(isinstance(each, list) for each in sources[:1]):
-        model = call.find_model(body.model)
-        check_special_tokens(sources, model)
+        # More are refused by run_encode, whatever they hold.
+        check_special_tokens(sources[: call.settings.max_sources], call.find_model(body.model))
     asked = EncodeRequest.model_construct(
         model=body.model,
         source_language=body.source_language,
@@ -200,10 +200,8 @@ async def create_embeddings(
 
 def sources_of(given: str | list[str] | list[list[int]] | list[int]) -> TextsOrIds:
     """Return inputs as the sources of /v1/encode. A list of ids is one source."""
-    if isinstance(given, str):
-        return given
-    ids = [each for each in given if isinstance(each, int)]
-    return [ids] if ids else [each for each in given if not isinstance(each, int)]
+    is_one = isinstance(given, list) and isinstance(given[0], int)
+    return cast("TextsOrIds", [given] if is_one else given)
 
 
 def check_special_tokens(sources: TextsOrIds, model: Model) -> None:

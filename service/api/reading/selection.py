@@ -2,13 +2,15 @@
 agree with each other and with the model."""
 
 from collections.abc import Sequence
+from functools import partial
 
+from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Indices
 from service.api.reading.requests import AblatedHeads, AttentionSelection
 from service.attention import NO_ATTENTION, AttentionKind, Head, Selection
 from service.bundle.manifest import Config, GraphName
-from service.errors import Fault, Invalid, NotFound
+from service.errors import MOST_FAULTS, Fault, Invalid, NotFound
 from service.serving.model import Model
 
 GATED_GRAPHS: frozenset[GraphName] = frozenset({"gated_encoder", "gated_step", "gated_decoder"})
@@ -69,14 +71,21 @@ def layers_of(config: Config) -> dict[AttentionKind, int]:
     return {"encoder": config.num_encoder_layers, **decoder}
 
 
-def read_ablation(ablate: Sequence[AblatedHeads], model: Model, faults: Faults) -> tuple[Head, ...]:
+async def read_ablation(
+    call: Call, ablate: Sequence[AblatedHeads], model: Model, faults: Faults
+) -> tuple[Head, ...]:
     """Return the heads to switch off, each once.
 
     Raise NotFound if the model has no gates. Add a fault for each kind of attention that the
     network does not have, and for each index out of range.
     """
     check_gates(model, "switch off heads", "ablate")
-    depth, heads = layers_of(model.manifest.config), model.manifest.config.num_heads
+    find = partial(find_heads, ablate, model.manifest.config, faults)
+    return await call.compute_reading(find, sum(len(each.heads) for each in ablate))
+
+
+def find_heads(ablate: Sequence[AblatedHeads], config: Config, faults: Faults) -> tuple[Head, ...]:
+    depth, heads = layers_of(config), config.num_heads
     found: dict[Head, None] = {}
     for i, each in enumerate(ablate):
         if each.kind not in depth:
@@ -214,15 +223,12 @@ def resolve(indices: Indices, size: int, name: str, pointer: str) -> list[int]:
     """
     if indices == "all":
         return list(range(size))
-    faults = [
-        Fault(
-            f"{pointer}/{i}", f"is {index} but there is no such {name}: give {-size} to {size - 1}"
-        )
-        for i, index in enumerate(indices)
-        if not -size <= index < size
-    ]
-    if faults:
-        raise Invalid.of(faults)
+    wrong = [(i, index) for i, index in enumerate(indices) if not -size <= index < size]
+    if wrong:
+        known = f"there is no such {name}: give {-size} to {size - 1}"
+        named = wrong[:MOST_FAULTS]
+        faults = [Fault(f"{pointer}/{i}", f"is {index} but {known}") for i, index in named]
+        raise Invalid.of(faults, len(wrong) - len(named))
     resolved = [index % size for index in indices]
     if len(set(resolved)) < len(resolved):
         detail = f"names a {name} twice (negative indices count from the end): name each once"

@@ -1,12 +1,16 @@
 """What is read of a request that is refused is bounded, and so is what is kept of it."""
 
+import sys
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
 
+from service.api.answering.words import make_occluded
+from service.api.reading.answer_size import check_rows
 from service.api.reading.faults import Faults
+from service.api.reading.selection import find_heads, resolve
 from service.api.reading.texts import Text, TextField, split_texts, tokenize_fields
 from service.bundle.manifest import load_bundle
 from service.errors import Invalid, TooLarge
@@ -14,6 +18,7 @@ from service.settings.settings import DEFAULT_BUNDLE
 from service.text import tokenizer
 from service.text.opening import open_tokenizers
 from service.text.tokenizer import advise
+from tests.service.http.asgi import called_for
 
 LIMIT = 256  # sentences
 WORDS = "ab " * 1300  # the default model has no space: each part of it is refused
@@ -107,6 +112,51 @@ def test_ids_that_are_wrong_are_counted(post):
     status, problem = post("/v1/decode", source="a", suppress_tokens=[98] * 5000)
     assert (status, len(problem["errors"])) == (422, 10)
     assert problem["detail"].startswith("5000 faults, the first 10: /suppress_tokens/0 is 98")
+
+
+ALL_HEADS = {"kind": "cross", "layer": 0, "heads": [0, 1, 2, 3]}
+WRONG_HEADS = {**ALL_HEADS, "heads": [9] * 400}
+LONG_SOURCES = ["a" * 60] * 256
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "work", "status"),
+    [
+        ("/v1/decode", {"source": "a", "ablate": [WRONG_HEADS] * 100}, find_heads, 422),
+        ("/v1/score", {"source": "a", "target": "D", "ablate": [ALL_HEADS] * 99}, find_heads, 200),
+        ("/v1/attribution", {"source": LONG_SOURCES}, check_rows, 413),
+        (
+            "/v1/decode",
+            {"source": ["heed"] * 32, "words": True, "source_share": True},
+            make_occluded,
+            200,
+        ),
+    ],
+)
+def test_work_that_grows_with_a_body_is_done_off_the_event_loop(client, path, body, work, status):
+    small = {"source": "a", "words": True, "source_share": True, "ablate": [ALL_HEADS]}
+    small = {name: small[name] for name in small if name in body}
+    if "target" in body:
+        small["target"] = body["target"]
+    asking = [{"model": "g2p-en", **each} for each in (small, body)]
+    (_, few), (found, many) = (
+        client.portal.call(called_for, client.app, path, each) for each in asking
+    )
+    assert found == status
+    assert work.__name__ in few
+    assert work.__name__ not in many
+
+
+def test_of_indices_out_of_range_ten_are_described():
+    calls = []
+    sys.setprofile(lambda frame, event, _: calls.append(event))
+    try:
+        with pytest.raises(Invalid) as refused:
+            resolve([9] * 10_000, 4, "head", "/heads")
+    finally:
+        sys.setprofile(None)
+    assert (len(refused.value.faults), refused.value.more) == (10, 9990)
+    assert calls.count("call") < 1000
 
 
 def test_a_vocabulary_is_listed_once_however_many_texts_it_lacks(monkeypatch):

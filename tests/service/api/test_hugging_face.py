@@ -17,6 +17,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.inference._common import _stream_text_generation_response
 
+from service.api.protocols.hugging_face.parameters import read_parameters
 from service.api.protocols.hugging_face.routes import ERRORS
 from service.api.protocols.hugging_face.tokens import TokenWriter
 from service.bundle.manifest import load_bundle
@@ -26,7 +27,7 @@ from service.text.opening import open_tokenizers
 from tests.conftest import KEY, opened
 from tests.documentation import programs
 from tests.service.api.conftest import copy_of
-from tests.service.http.asgi import request_for
+from tests.service.http.asgi import called_for, request_for
 from tests.service.processes import run_python
 
 PAIR = {"src_lang": "eng_Latn", "tgt_lang": "heb_Hebr"}
@@ -422,6 +423,15 @@ def test_the_path_of_a_single_model_answers_by_its_task(tiny, tmp_path, task, ke
         page = client.get("/")
         assert (page.status_code, page.headers["content-type"][:9]) == (200, "text/html")
         assert client.post("/models/mine", json={"inputs": "red"}).json() == [answer]
+
+
+@pytest.mark.parametrize(("count", "on_the_loop"), [(1, True), (5000, False)])
+def test_many_parameters_are_read_off_the_event_loop(count, on_the_loop):
+    parameters = {"bad_words_ids": [[5]] * count} if count > 1 else {}
+    body = {"inputs": "a", "parameters": parameters}
+    with opened(DEFAULT_BUNDLE, protocols="hugging-face") as client:
+        status, called = client.portal.call(called_for, client.app, PRONOUNCE, body)
+    assert (status, read_parameters.__name__ in called) == (200, on_the_loop)
 
 
 def test_the_examples_of_the_document_are_answered():

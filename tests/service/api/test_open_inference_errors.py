@@ -1,5 +1,6 @@
 """Bad and unusual requests, keys, limits and probes of the Open Inference Protocol."""
 
+import asyncio
 import gzip
 import json
 import zlib
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, opened
 from tests.service.api.bodies import tensor_of
+from tests.service.http.asgi import messages_of, scope_of
 
 INFER = "/v2/models/g2p-en/infer"
 REQUEST = {"inputs": [tensor_of("a")]}
@@ -82,6 +84,19 @@ def test_what_cannot_be_decompressed_is_refused(client, content, coding, status,
     answer = client.post(INFER, content=content, headers={"Content-Encoding": coding})
     assert answer.status_code == status
     assert words in answer.json()["error"]
+
+
+def test_a_small_compressed_body_does_not_wait_for_large_ones(client):
+    content = gzip.compress(json.dumps(REQUEST).encode())
+    body = {"type": "http.request", "body": content, "more_body": False}
+    headers = [(b"content-encoding", b"gzip"), (b"authorization", b"Bearer " + b"k" * 16)]
+
+    async def ask():
+        async with client.app.state.service.classes[-1]:  # as if a large body were being read
+            asking = messages_of(client.app, scope_of(path=INFER, headers=headers), [body])
+            return await asyncio.wait_for(asking, 10)
+
+    assert client.portal.call(ask)[0]["status"] == 200
 
 
 @pytest.mark.parametrize("value", ["yes", 1, None])

@@ -18,6 +18,7 @@ from tests.service.processes import run_python
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols.md").read_text(encoding="utf-8")
 IDS = [[5, 6, 7, 2], [8, 2]]
+MANY_IDS = [[4, 6, 2]] * 256 + [[9]]  # one more than the limit, without special tokens
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,8 @@ def test_a_language_is_named_in_the_body(embed, means):
         ("a" * (1 << 20), {}, openai.BadRequestError, None, "1048576 bytes"),
         ("heed", {"model": "gpt"}, openai.NotFoundError, "model", "g2p-en, translator"),
         ("hello", {"model": "translator"}, openai.BadRequestError, "source_language", "eng_Latn"),
+        # Too many are refused as such, whatever those beyond the limit hold
+        (MANY_IDS, {"model": "translator"}, openai.BadRequestError, "input", "257 sequences"),
     ],
 )
 def test_the_client_raises_what_it_raises_for_openai(embed, given, options, error, param, part):

@@ -1,6 +1,8 @@
 """Requests to an ASGI application, and its door, without a server."""
 
 import asyncio
+import json
+import sys
 import time
 
 from fastapi import FastAPI, Request
@@ -48,6 +50,19 @@ async def messages_of(app, scope, messages=(WHOLE,), sent=None):
 
     await app(scope, receive, send)
     return sent
+
+
+async def called_for(app, path, body):
+    """The status of the answer to a JSON body, and the names of the functions that the event loop
+    has called meanwhile."""
+    content, called = json.dumps(body).encode(), set()
+    message = {"type": "http.request", "body": content, "more_body": False}
+    sys.setprofile(lambda frame, _event, _: called.add(frame.f_code.co_name))
+    try:
+        sent = await messages_of(app, scope_of(path=path, headers=JSON_HEADERS), [message])
+    finally:
+        sys.setprofile(None)
+    return sent[0]["status"], called
 
 
 async def answer(door, method="POST", messages=(WHOLE,), path="/v1/decode", headers=()):

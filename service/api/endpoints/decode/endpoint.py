@@ -143,7 +143,7 @@ async def prepare(
         call, body, model, faults, body.num_hypotheses, body.top_log_probs, entropies=body.words
     )
     check_fields(body, model, search, faults, apart)
-    ablated = read_ablation(body.ablate, model, faults) if body.ablate else ()
+    ablated = await read_ablation(call, body.ablate, model, faults) if body.ablate else ()
     call.check_line(hypotheses_nbytes(search, count_texts(body.source)))
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source, markup=body.markup, apart=apart)

@@ -216,9 +216,11 @@ async def extract_features(body: FeatureBody, call: Call, model: str) -> Respons
     """Return a vector for each text: the mean of the encoder's output over its tokens."""
     negotiate(call, [JSON])
     found, texts = call.find_model(without_owner(model)), texts_of(body.inputs)
+    if body.truncate:
+        texts = await call.compute_reading(partial(cut_long, found, texts), sum(map(len, texts)))
     asked = EncodeRequest.model_construct(
         model=found.name,
-        source=await cut_long(call, found, texts) if body.truncate else texts,
+        source=texts,
         pooling="mean",
         normalize=body.normalize,
         dimensions=body.dimensions,
@@ -268,9 +270,9 @@ async def generate(body: GenerateRequest, call: Call, found: Model, task: str) -
     """
     negotiate(call, [EVENT_STREAM, JSON] if body.stream else [JSON])
     key = KEYS[task]
-    parameters = read_parameters(body.parameters, found.manifest)
+    read = partial(make_decode_request, body, found)
+    asked, parameters = await call.compute_reading(read, len(await call.body()))
     try:
-        asked = await make_decode_request(body, call, found, parameters)
         if body.stream:
             open_writer = partial(TokenWriter, form=ERRORS, seed=parameters.seed)
             return await Stream(call, *await prepare(asked, call), open_writer).respond()
@@ -302,36 +304,34 @@ def task_of(manifest: Manifest) -> str:
     return "translation" if translates else "text2text-generation"
 
 
-async def make_decode_request(
-    body: GenerateRequest, call: Call, model: Model, parameters: Parameters
-) -> DecodeRequest:
-    """Return the body of /v1/decode. Raise Invalid, also for a stream of several targets."""
+def make_decode_request(body: GenerateRequest, model: Model) -> tuple[DecodeRequest, Parameters]:
+    """Return the body of /v1/decode, and the parameters in it. Raise Invalid, also for a stream of
+    several targets."""
+    parameters = read_parameters(body.parameters, model.manifest)
     single, texts = isinstance(body.inputs, str), texts_of(body.inputs)
     if parameters.cuts:
-        texts = await cut_long(call, model, texts)
+        texts = cut_long(model, texts)
     asked = {
         "model": model.name,
         "source": texts[0] if single else texts,
         "stream": body.stream,
         **parameters.options,
     }
-    size = sum(map(len, texts))
-    request = await call.compute_reading(partial(validate, DecodeRequest, asked), size)
+    try:
+        request = validate(DecodeRequest, asked)
+    except Invalid as error:
+        raise error.change_faults(parameters.rename) from None
     if body.stream and (not single or request.num_hypotheses > 1):
         raise Invalid("a stream has one text and one target: send one of each, or no stream")
-    return request
+    return request, parameters
 
 
-async def cut_long(call: Call, model: Model, texts: list[str]) -> list[str]:
+def cut_long(model: Model, texts: list[str]) -> list[str]:
     """Return the beginnings of texts that the model has room for, whatever their language."""
     manifest = model.manifest
     around: Template = [*manifest.source_prefix, *manifest.source_suffix]
     room = manifest.limits.max_source_length - manifest.languages.most_ids(around)
-
-    def cut() -> list[str]:
-        return [model.source.cut(each, room) for each in texts]
-
-    return await call.compute_reading(cut, sum(map(len, texts)))
+    return [model.source.cut(each, room) for each in texts]
 
 
 def write_result(
