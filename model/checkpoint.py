@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -66,10 +67,31 @@ def load_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def load_config(path: Path) -> TransformerConfig:
-    """Return the network's shape from a run's config.json or a bundle's bundle.json."""
-    if (path / CONFIG).exists():
-        return TransformerConfig(**json.loads((path / CONFIG).read_text()))
-    return TransformerConfig(**json.loads((path / "bundle.json").read_text())["config"])
+    """Return the network's shape from a run's config.json or a bundle's bundle.json. Raise
+    InputError if both are missing, or the file is of another library, or damaged."""
+    own = path / CONFIG
+    file = own if own.exists() else path / "bundle.json"
+    if not file.is_file():
+        raise InputError(f"{path} has neither {CONFIG} nor {file.name}: give a run or a bundle")
+    held = parse_json(file.read_bytes(), file)
+    try:
+        return TransformerConfig(**(held if file == own else held["config"]))
+    except (TypeError, KeyError) as error:
+        raise InputError(
+            f"{file} does not describe a network of Heed's: give a training run or a bundle;"
+            " `heed convert` makes a bundle of another library's checkpoint"
+        ) from error
+
+
+def parse_json(content: bytes, path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds. Raise InputError if it holds something else."""
+    try:
+        found = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path} must be a JSON object")
+    return cast("dict[str, Any]", found)
 
 
 def find_weights(path: Path) -> Path:
@@ -91,11 +113,11 @@ def find_weights(path: Path) -> Path:
 def load_model(path: Path) -> TrainedModel:
     """Load a model in evaluation mode and float32.
 
-    Raise InputError if `path` has no weights, or is a bundle of a converted checkpoint: its texts
-    have ids around them that training and evaluation do not know.
+    Raise InputError as `find_weights` and `load_config`, or if `path` is a bundle of a converted
+    checkpoint: its texts have ids around them that training and evaluation do not know.
     """
     manifest = path / "bundle.json"
-    if manifest.is_file() and json.loads(manifest.read_text(encoding="utf-8")).get("origin"):
+    if manifest.is_file() and parse_json(manifest.read_bytes(), manifest).get("origin"):
         raise InputError(f"{path} was converted from a checkpoint: give a model that `train` made")
     weights = find_weights(path)
     transformer = Transformer(load_config(path))

@@ -1,7 +1,8 @@
 """How a model is used: the ids around a text, its languages, and its way of decoding."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -87,18 +88,19 @@ def filler(usage: Usage) -> Fill:
     """Return a function that puts ids into the slots of a template: those of the default language,
     or of one that has built-in sentences."""
     default = usage.default_target
-    languages: dict[str, list[int]] = {
+    languages: dict[Slot, list[int]] = {
         "source_language": preferred("source_language", usage.source_languages),
         "target_language": usage.target_languages[default]
         if default is not None
         else preferred("target_language", usage.target_languages),
     }
+    return partial(fill, languages=languages)
 
-    def fill(template: Sequence[int | Slot]) -> list[int]:
-        parts = ([each] if isinstance(each, int) else languages[each] for each in template)
-        return [i for part in parts for i in part]
 
-    return fill
+def fill(template: Sequence[int | Slot], languages: Mapping[Slot, list[int]]) -> list[int]:
+    """Return the ids of a template. A slot that is not in `languages` adds none."""
+    parts = ([each] if isinstance(each, int) else languages.get(each, []) for each in template)
+    return [i for part in parts for i in part]
 
 
 def preferred(slot: Slot, codes: Codes) -> list[int]:

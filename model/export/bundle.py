@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -150,9 +151,9 @@ def write_graphs(
     for name, proto in export_graphs(model, progress, others):
         listed = usage.target_lists if name == OUTPUT else {}
         for save in writers:
-            save(name, copy_of(proto), None)
+            save(name, deepcopy(proto), None)
             for code, tokens in listed.items():
-                save(f"{LIST_GRAPH}{code}", copy_of(proto), tokens)
+                save(f"{LIST_GRAPH}{code}", deepcopy(proto), tokens)
 
 
 def write_shortlists(shortlists: Shortlists, bundle: Path) -> None:
@@ -229,12 +230,6 @@ def write_alignment(trained: TrainedModel, bundle: Path, progress: Progress) -> 
         align(bundle, sources, progress=progress)
     else:
         align(bundle, sources, (), progress, usage.guided, usage.surely_guided)
-
-
-def copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy
 
 
 def write_texts(trained: TrainedModel, card: Card, bundle: Path) -> None:

@@ -1,12 +1,11 @@
 """Write the model card of a converted checkpoint from its README, its files and the proofs."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from model.export.files.manifest import Card
+from model.export.files.manifest import Card, hash_file
 from model.importers.checkpoint import Checkpoint
 from model.importers.folders import name_of
 from model.importers.proofs.proof import Proof, as_text
@@ -138,9 +137,4 @@ def read_notice(folder: Path, licence: str, origin: str) -> str:
 
 def hash_files(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every file of the folder, by name."""
-    hashes: dict[str, str] = {}
-    for path in sorted(folder.iterdir()):
-        if path.is_file():
-            with path.open("rb") as file:
-                hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return hashes
+    return {path.name: hash_file(path) for path in sorted(folder.iterdir()) if path.is_file()}

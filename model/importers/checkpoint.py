@@ -5,7 +5,6 @@ Nothing in the folder is executed: weights are read as safetensors, or by torch'
 refuses everything but tensors.
 """
 
-import json
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, dtype
 
+from model.checkpoint import parse_json
 from model.export.files.tensor_file import pieces_of
 from model.importers.files.container import OPTIONS
 from model.importers.files.flat_yaml import read_flat
@@ -160,13 +160,7 @@ def open_files(folder: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read(path).decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} must be a JSON object")
-    return cast("dict[str, Any]", content)
+    return parse_json(read(path), path)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

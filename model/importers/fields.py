@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypedDict, cast
 
-from model.export.files.limits import MOST_ENDS
+from model.export.files.limits import LARGEST_SIZE, MOST_ENDS
 from model.importers.checkpoint import GENERATION, Checkpoint
 from model.network.config import Activation, InputError
 
@@ -30,7 +30,6 @@ RENAMED = {
     "encoder_layers": "num_hidden_layers",
 }
 CONFIG = "config.json"
-MOST = (1 << 31) - 1  # of a size that bundle.json may hold
 
 
 def named(checkpoint: Checkpoint, name: str) -> str:
@@ -44,8 +43,8 @@ def number(checkpoint: Checkpoint, name: str, default: int | None = None) -> int
     name = named(checkpoint, name)
     value = checkpoint.config.get(name)
     value = default if value is None else value
-    if type(value) is not int or not 1 <= value <= MOST:
-        raise unsupported(checkpoint, name, f"a whole number from 1 to {MOST}")
+    if type(value) is not int or not 1 <= value <= LARGEST_SIZE:
+        raise unsupported(checkpoint, name, f"a whole number from 1 to {LARGEST_SIZE}")
     return value
 
 

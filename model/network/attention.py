@@ -117,8 +117,8 @@ class TorchKernel:
         Query, keys and values are (R, H * D), one position per row; `past` is (R, H, T, D).
         Returns mixed values (R, H * D), the updated cache, and weights (R, H, 1, T).
         """
-        heads = attention.num_heads, 1
-        query, keys, values = (x.unflatten(-1, (*heads, -1)) for x in (query, *own))  # (R, H, 1, D)
+        sizes = attention.num_heads, 1, -1
+        query, keys, values = (x.unflatten(-1, sizes) for x in (query, *own))  # (R, H, 1, D)
         query, keys = position.place_step(query), position.place_step(keys)  # (R, H, 1, D)
         positions = position.positions  # (R,)
         memory = KeysValues(

@@ -178,5 +178,10 @@ class TransformerConfig:
             )
 
     @property
+    def recurrent(self) -> bool:
+        """Whether the decoder keeps a state of the target in the place of keys and values."""
+        return self.decoder is DecoderKind.ssru
+
+    @property
     def specials(self) -> tuple[int, int, int]:
         return self.pad_id, self.bos_id, self.eos_id

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from model.network.attention import MultiHeadAttention
-from model.network.config import DecoderKind
 from model.network.transformer import Transformer
 
 Gates = dict[MultiHeadAttention, Tensor]
@@ -21,7 +20,7 @@ def encoder_attentions(model: Transformer) -> list[MultiHeadAttention]:
 
 def decoder_attentions(model: Transformer) -> list[MultiHeadAttention]:
     """Return the decoder's self-attentions; an SSRU has none."""
-    if model.config.decoder is DecoderKind.ssru:
+    if model.config.recurrent:
         return []
     return [layer.self_attention for layer in model.decoder.layers]  # pyright: ignore[reportReturnType]
 

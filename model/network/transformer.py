@@ -17,7 +17,7 @@ from model.network.attention import (
     SelfAttended,
     TorchKernel,
 )
-from model.network.config import DecoderKind, TransformerConfig
+from model.network.config import TransformerConfig
 from model.network.dropout import Dropout
 from model.network.embedding import Embedding
 from model.network.feed_forward import FeedForward
@@ -87,9 +87,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        recurrent = config.decoder is DecoderKind.ssru
-        self.ssru = SSRU(config) if recurrent else None
-        self.self_attention = None if recurrent else MultiHeadAttention(config)
+        self.ssru = SSRU(config) if config.recurrent else None
+        self.self_attention = None if config.recurrent else MultiHeadAttention(config)
         self.cross_attention = MultiHeadAttention(config)
         self.feed_forward = FeedForward(config)
         self.self_sublayer = Sublayer(config)
@@ -197,11 +196,10 @@ class Decoder(nn.Module):
             config,
             config.target_positions_last,
         )
-        attends = config.decoder is DecoderKind.self_attention
-        rotary = config.rotary and attends
+        rotary = config.rotary and not config.recurrent
         self.rotary = Rotary(config.max_target_length, config.d_qk) if rotary else None
         self.relative = relative_biases(config, config.num_decoder_layers, causal=True)
-        if not attends:
+        if config.recurrent:
             self.relative = nn.ModuleList()
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_decoder_layers))
         self.norm = layer_norm(config) if config.final_norm else nn.Identity()
@@ -311,7 +309,7 @@ class Transformer(nn.Module):
         """Return zeros for every decoder layer: keys (R, H, T, d_qk), values (R, H, T, d_v), or the
         state (R, 1, 1, M) of an SSRU, which has any capacity."""
         config, weight = self.config, self.generator.weight
-        if config.decoder is DecoderKind.ssru:
+        if config.recurrent:
             return [
                 State(weight.new_zeros(rows, 1, 1, config.d_model)) for _ in self.decoder.layers
             ]

@@ -17,6 +17,7 @@ from model.checkpoint import (
     load_config,
     load_model,
     load_tokenizers,
+    parse_json,
     replace_whole,
     save_weights,
 )
@@ -73,10 +74,12 @@ class Splitting:
 def choose_tokenizers(
     pairs: Path, wanted: Splitting, options: TrainingOptions
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Return the tokenizers of the start model or the teachers; if there is neither, build them."""
+    """Return the tokenizers of the start model or the teachers; if there is neither, build them.
+    Raise InputError if one of the models is none."""
     if models := models_of(options):
         for model in models:
             find_weights(model)
+            load_config(model)
         return load_tokenizers(models[0])
     sources, targets = zip(*read_pairs(pairs), strict=True)
     same = wanted.case, wanted.vocabulary_size
@@ -162,7 +165,7 @@ def check_same_settings(
     about sizes would hide the cause.
     """
     advice = "give the same or name another run"
-    started = json.loads((run / OPTIONS).read_text())
+    started = parse_json((run / OPTIONS).read_bytes(), run / OPTIONS)
     if started.get("pairs_sha256") != options.pairs_sha256:
         raise InputError(f"{run} was started with other pairs (another SHA-256): {advice}")
     for side, old, new in zip(("source", "target"), load_tokenizers(run), tokenizers, strict=True):

@@ -5,6 +5,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from model.__main__ import app
+from model.network.config import InputError
 from tests.model.runs import copying_run, small_command, teacher_run
 from tests.service.processes import run_python
 
@@ -33,6 +34,45 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         expected = f"{run} is neither a bundle nor a training run with a finished epoch"
         assert str(refused.exception) == expected
     assert not (tmp_path / "new").exists()
+
+
+def test_a_checkpoint_of_another_library_is_referred_to_convert(tmp_path):
+    """Its files may have the names of a training run's."""
+    _, pairs, _ = copying_run(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model.safetensors").touch()
+    (other / "config.json").write_text('{"model_type": "marian", "d_model": 512}')
+    start = pairs, "--dev", pairs, "--run", tmp_path / "new"
+    for refused in (
+        small_command(*start, "--start", other),
+        small_command(*start, "--teacher", other),
+        CliRunner().invoke(app, ["evaluate", str(other), str(pairs)]),
+        CliRunner().invoke(app, ["export", str(other), str(tmp_path / "bundle")]),
+    ):
+        assert str(refused.exception) == (
+            f"{other / 'config.json'} does not describe a network of Heed's: give a training run or"
+            " a bundle; `heed convert` makes a bundle of another library's checkpoint"
+        )
+    (other / "config.json").unlink()
+    refused = CliRunner().invoke(app, ["evaluate", str(other), str(pairs)])
+    expected = f"{other} has neither config.json nor bundle.json: give a run or a bundle"
+    assert str(refused.exception) == expected
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_bundle_json_that_was_damaged_by_an_editor_is_named(tmp_path, content):
+    _, pairs, _ = copying_run(tmp_path)
+    file = tmp_path / "bundle" / "bundle.json"
+    file.parent.mkdir()
+    file.write_text(content)
+    (file.parent / "fp32").mkdir()
+    (file.parent / "fp32" / "model.safetensors").touch()
+    for command in (["evaluate", str(file.parent), str(pairs)], ["align", str(file.parent)]):
+        refused = CliRunner().invoke(app, command)
+        assert isinstance(refused.exception, InputError)
+        assert str(refused.exception).startswith(f"{file} ")
 
 
 @pytest.mark.parametrize("missing", ["typer", "torch", "onnx"])

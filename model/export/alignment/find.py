@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from model.checkpoint import replace_whole
+from model.checkpoint import parse_json, replace_whole
 from model.data.tokenizers import unknown_id_of
 from model.export.alignment.choose import Candidate, Choice, Ranked, choose
 from model.export.alignment.graphs import Graphs
@@ -43,7 +43,8 @@ def align(
     candidate agrees hardly more often. Raise InputError if the bundle lacks a graph that this
     takes.
     """
-    manifest = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))
+    file = bundle / "bundle.json"
+    manifest = parse_json(file.read_bytes(), file)
     progress("finding the attention that aligns, by occlusion")
     if guided is None:
         given, surely = guided_of(manifest)

@@ -29,7 +29,6 @@ from model.export.graphs.kernel import (
 )
 from model.export.graphs.rewrite import drop_zero_biases, merge_products
 from model.network.attention import KeysValues
-from model.network.config import DecoderKind
 from model.network.gates import (
     cross_attentions,
     decoder_attentions,
@@ -219,7 +218,7 @@ def encoder_graph(model: Transformer) -> GraphSpec:
 def step_graph(model: Transformer) -> GraphSpec:
     rows, capacity = 6, 11
     own = flat(model.empty_cache(rows, capacity))
-    capacity_axis = {} if is_recurrent(model) else {2: CAPACITY}
+    capacity_axis = {} if model.config.recurrent else {2: CAPACITY}
     token, position = torch.arange(rows), torch.arange(rows)  # one tensor twice is one input
     example = (token, position, SOURCE_EXAMPLE[1], torch.tensor([1]), *own, *cross_example(model))
     inputs: Axes = {
@@ -327,19 +326,15 @@ def decoder_outputs(what: str, model: Transformer) -> list[str]:
     return [f"{kind}_{what}_{layer}" for kind in decoder_kinds(model) for layer in layers]
 
 
-def is_recurrent(model: Transformer) -> bool:
-    return model.config.decoder is DecoderKind.ssru
-
-
 def decoder_kinds(model: Transformer) -> list[str]:
     """Return the kinds of attention that the decoder has."""
-    return ["cross"] if is_recurrent(model) else ["decoder", "cross"]
+    return ["cross"] if model.config.recurrent else ["decoder", "cross"]
 
 
 def cache_names(side: str, model: Transformer) -> list[str]:
     """Names of keys and values, or of states, in the order of `flat`."""
     layers = range(model.config.num_decoder_layers)
-    parts = ["state"] if side == "self" and is_recurrent(model) else ["key", "value"]
+    parts = ["state"] if side == "self" and model.config.recurrent else ["key", "value"]
     return [f"{side}_{part}_{layer}" for layer in layers for part in parts]
 
 
@@ -349,7 +344,7 @@ def flat(layers: Sequence[LayerCache]) -> list[Tensor]:
 
 def own_caches(model: Transformer, tensors: tuple[Tensor, ...]) -> Sequence[LayerCache]:
     """Return what each layer keeps of the target, from the list that `flat` made."""
-    return [*map(State, tensors)] if is_recurrent(model) else paired(tensors)
+    return [*map(State, tensors)] if model.config.recurrent else paired(tensors)
 
 
 def paired(tensors: tuple[Tensor, ...]) -> list[KeysValues]:
@@ -389,7 +384,7 @@ def export_graphs(
     weights = {f"model.{name}": stored for name, stored in names.items()}
     biases = {name: tensor for name, tensor in state.items() if tensor.dim() == 1}
     graphs = {**GRAPHS, **(others or {})}
-    if is_recurrent(model):  # a state has no room for what several positions write
+    if model.config.recurrent:  # a state has no room for what several positions write
         graphs = {name: spec for name, spec in graphs.items() if name != "draft_step"}
     for number, (name, spec) in enumerate(graphs.items(), 1):
         progress(f"graph {number} of {len(graphs)}, {name}")

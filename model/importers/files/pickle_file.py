@@ -5,12 +5,12 @@ import pickletools
 import re
 import struct
 import warnings
-import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
+from zipfile import ZipFile, is_zipfile
 
 import torch
 from torch import Tensor
@@ -44,9 +44,10 @@ def open_pickle(path: Path, entry: str = "") -> dict[str, StoredTensor]:
 
     `entry` is the key of the state dict in the file; "" if the file is the state dict.
     """
+    mapped = is_zipfile(path)  # torch 1.6 or later wrote it: only such files can be mapped
     try:
         with warnings.catch_warnings(action="ignore", category=UserWarning):  # about the pickle
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except DAMAGED as error:
         raise InputError(f"{path} {describe_damage(path, str(error))}") from error
     held = cast("dict[Any, Any]", content) if isinstance(content, dict) else {}
@@ -110,10 +111,10 @@ def strings_of(path: Path) -> Iterator[str]:
 
 
 def pickles_of(path: Path) -> Iterator[BytesIO]:
-    if not is_zip(path):
+    if not is_zipfile(path):
         yield BytesIO(head_of(path, LARGEST))
         return
-    with zipfile.ZipFile(path) as archive:
+    with ZipFile(path) as archive:
         for info in archive.infolist():
             if info.filename.endswith(".pkl") and info.file_size <= LARGEST:
                 yield BytesIO(archive.read(info))
@@ -123,8 +124,3 @@ def is_other_pickle(path: Path) -> bool:
     """Return whether the file is a pickle, but not one of torch's."""
     head = head_of(path, len(LEGACY))
     return head.startswith(PICKLE) and not LEGACY.startswith(head)
-
-
-def is_zip(path: Path) -> bool:
-    """Return whether torch 1.6 or later wrote the file: only such files are mapped into memory."""
-    return zipfile.is_zipfile(path)

@@ -172,7 +172,7 @@ class Options:
 
     def sizes(self, name: str) -> tuple[int, int]:
         values = self.texts(name, "")
-        if len(values) != len(("source", "target")):
+        if len(values) != 2:
             raise self.refuse(name, "two sizes, of one source and one target")
         return self.number(name, values[0]), self.number(name, values[1])
 

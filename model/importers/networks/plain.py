@@ -153,12 +153,10 @@ class Layers:
         names = {"weight": self.names.weight, "bias": self.names.bias}
         read = self.reader.checkpoint.tensor
         self.pair(ours, lambda parameter: [Storage([f"{theirs}.{names[parameter]}"])], read)
-        for name in (f"{ours}.weight", f"{ours}.bias"):
-            if (tensor := self.reader.state.get(name)) is not None and tensor.numel() == 1:
-                size = self.reader.state[SOURCE_WEIGHT].size(
-                    -1
-                )  # some norms have one number for all
-                self.reader.state[name] = tensor.expand(size).contiguous()
+        state = self.reader.state
+        for name in (f"{ours}.weight", f"{ours}.bias"):  # some norms have one number for all
+            if name in state and state[name].numel() == 1:
+                state[name] = state[name].expand(state[SOURCE_WEIGHT].size(-1)).contiguous()
 
     def pair(self, ours: str, choices: Callable[[str], list[Storage]], read: Read) -> None:
         """Read a weight and its bias by the first choices that the checkpoint has. A bias that it

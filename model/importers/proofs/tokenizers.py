@@ -1,7 +1,7 @@
 """Prove that the tokenizers give the ids of the checkpoint's own, within a text and around it."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from model.importers.tokenizers.probes import probes
 from model.importers.tokenizers.tokenizer_file import encode_with, open_whole
 from model.importers.usage.framing import TARGET_SLOT, deciding_frame, is_mbart_50
 from model.importers.vocabularies import Side, Vocabularies
-from model.usage import Codes, Slot, Usage
+from model.usage import Codes, Slot, Usage, fill
 
 MOST_TYPED = 50  # added tokens that are typed for a proof
 AROUND = "ids around a text"
@@ -241,11 +241,7 @@ def compare_ends(
             typed = f"{side.names[token[0]]} " if token else ""
             whole, plain = (theirs.encode(typed + text, language, w) for w in (True, False))
             inner = plain[len(token) :]
-            ours = [
-                *fill_slots(usage.source_prefix, ids),
-                *inner,
-                *fill_slots(usage.source_suffix, ids),
-            ]
+            ours = [*fill(usage.source_prefix, ids), *inner, *fill(usage.source_suffix, ids)]
             if whole != ours:
                 result = f"{typed + text!r} is {whole}, and Heed's are {ours}"
                 return Proof(AROUND, reference, result, False)
@@ -291,8 +287,3 @@ def chosen_languages(
 def few(codes: Sequence[str]) -> list[str]:
     """Return the first, the middle and the last of these codes."""
     return sorted({codes[i] for i in (0, len(codes) // 2, -1)}) if codes else []
-
-
-def fill_slots(template: Sequence[int | Slot], languages: Mapping[Slot, list[int]]) -> list[int]:
-    found = [[each] if isinstance(each, int) else languages.get(each, []) for each in template]
-    return [i for ids in found for i in ids]

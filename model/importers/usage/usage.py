@@ -37,30 +37,41 @@ def read_usage(
 ) -> Usage:
     """Return how the model is used. Raise InputError naming a decoding option that Heed lacks."""
     if checkpoint.config_name == OWN:
-        own = read_description(checkpoint)
-        usage = Usage(
-            source_prefix=[*own.source_prefix_ids],
-            source_suffix=[*own.source_suffix_ids],
-            decoder_start=[own.start_id],
-            max_new_tokens=config.max_target_length,
-            unknown_id=refused_unknown(
-                own, vocabularies.source.tokenizer, vocabularies.target.tokenizer
-            ),
-        )
-        check_lengths(checkpoint, config, usage)
-        return usage
-    compose = read_compose(checkpoint, vocabularies)
-    if checkpoint.is_marian:
-        usage = read_marian_usage(checkpoint, vocabularies, config, compose)
-        check_lengths(checkpoint, config, usage)
-        return usage
+        usage = read_own_usage(checkpoint, vocabularies, config)
+    else:
+        read = read_marian_usage if checkpoint.is_marian else read_generation
+        compose = read_compose(checkpoint, vocabularies)
+        usage = read(checkpoint, vocabularies, config, compose)
+    check_lengths(checkpoint, config, usage)
+    return usage
+
+
+def read_own_usage(
+    checkpoint: Checkpoint, vocabularies: Vocabularies, config: TransformerConfig
+) -> Usage:
+    """Return what heed.toml says."""
+    own = read_description(checkpoint)
+    tokenizers = vocabularies.source.tokenizer, vocabularies.target.tokenizer
+    return Usage(
+        source_prefix=[*own.source_prefix_ids],
+        source_suffix=[*own.source_suffix_ids],
+        decoder_start=[own.start_id],
+        max_new_tokens=config.max_target_length,
+        unknown_id=refused_unknown(own, *tokenizers),
+    )
+
+
+def read_generation(
+    checkpoint: Checkpoint, vocabularies: Vocabularies, config: TransformerConfig, compose: bool
+) -> Usage:
+    """Return how Hugging Face's `generate` uses a checkpoint."""
     generation = Generation(checkpoint)
     generation.check_vocabularies(vocabularies)
     frame = read_frame(checkpoint, vocabularies)
     start, language = read_start(checkpoint, vocabularies, generation)
     sources, targets = read_languages(checkpoint, vocabularies, frame, start)
     decoding, most = generation.search(config, len(start) - 1)
-    usage = Usage(
+    return Usage(
         source_prefix=frame.prefix,
         source_suffix=frame.suffix,
         decoder_start=start,
@@ -73,8 +84,6 @@ def read_usage(
         unknown_id=None,  # real models were trained to read it
         compose=compose,
     )
-    check_lengths(checkpoint, config, usage)
-    return usage
 
 
 def read_compose(checkpoint: Checkpoint, vocabularies: Vocabularies) -> bool:
