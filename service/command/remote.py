@@ -91,9 +91,10 @@ def is_passing(error: Refusal | HTTPStatusError | TransportError) -> bool:
 def translated(url: str) -> Generator[None]:
     """Raise the errors of the client as those of a command."""
     try:
-        yield
-    except Refusal as refusal:
-        raise error_of(refusal.problem) from None
+        try:
+            yield
+        except Refusal as refusal:
+            raise error_of(refusal.problem) from None
     except TransportError as error:
         advice = "start one by `heed serve`, or correct the address"
         raise StartupError(f"no service answers at {url} ({error}): {advice}") from error

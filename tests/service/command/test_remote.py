@@ -189,6 +189,17 @@ def test_an_address_of_another_service_is_refused_at_once(heed, monkeypatch, ans
     assert said.startswith(f"heed: {service.url} does not answer as a service of Heed does: ")
 
 
+@pytest.mark.parametrize("lacking", ["status", "code", "detail", "errors"])
+def test_problems_of_another_service_are_refused_at_once(heed, monkeypatch, lacking):
+    problem = {"status": 418, "code": "teapot", "detail": "I am one", "errors": []}
+    del problem[lacking]
+    answer = 418, problem, "application/problem+json"
+    monkeypatch.setattr(Handler, "do_GET", lambda handler: handler.send(*answer))
+    with running() as service:
+        said = heed("decode", "ax", "--url", service.url).stderr
+    assert said.startswith(f"heed: {service.url} does not answer as a service of Heed does: ")
+
+
 def test_an_address_without_a_service_is_refused_at_once(heed):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # and nobody listens
