@@ -35,12 +35,11 @@ from model.export.files.manifest import Precision
 from service.bundle.languages import Slot
 from service.bundle.manifest import Bundle, load_bundle
 from service.command.files import decode_lines
-from service.command.local import MOST_ROWS, LocalEngine, LocalModel, local_service
+from service.command.local import LocalEngine, LocalModel, local_service, local_settings
 from service.engine.engine import Engine
 from service.engine.scheduler import Job
 from service.memory import collect_rarely
 from service.search.options import SearchOptions
-from service.settings.settings import Settings
 from service.wire import Entry
 
 BEAM_SIZES = (1, 4)
@@ -179,9 +178,7 @@ async def measure(
 ) -> list[str]:
     """Decode each text to at most `most` tokens, and return a line for each system and number of
     beams. CTranslate2's model is in the folder `ctranslate2` of `work`."""
-    settings = Settings(
-        bundles=[bundle.root], max_sources=MOST_ROWS, max_rows=MOST_ROWS, self_check=False
-    )
+    settings = local_settings(bundle.root, many=True).model_copy(update={"self_check": False})
     sources = read_sources(bundle, texts, find_languages(bundle.manifest, codes))
     given = {**codes, "max_new_tokens": most}
     with serving(bundle.root, max_sources=len(texts), max_rows=4 * len(texts)) as port:
