@@ -37,7 +37,7 @@ PHONES = ["AH0", "B", "CH", "D", "EY1", "F", "G", "HH", "IY1", "K", "L", "M", "N
 PHRASES = [[f"{a} {b}" for b in PHONES[:8]] for a in PHONES]
 PARAGRAPHS = "".join(f"<p>{'<b>abcdef</b>' * 9}</p>" for _ in range(250))
 HEADS = [{"kind": "cross", "layer": layer, "heads": [0]} for layer in range(3)]
-WRONG_HEADS = {"kind": "cross", "layer": 0, "heads": [9] * 470}
+WRONG_HEADS = {"kind": "cross", "layer": 0, "heads": [9] * 310}
 TRIPLES = [f"{a} {b} {c}" for a in PHONES for b in PHONES for c in PHONES]
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "decode": ("/v1/decode", {"source": SOURCES}),

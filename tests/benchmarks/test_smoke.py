@@ -212,6 +212,13 @@ def test_the_worst_bodies_are_measured():
     assert "tokenize" in worst.describe(row)
 
 
+@pytest.mark.parametrize("name", worst.BODIES)
+def test_the_worst_bodies_are_read(name):
+    """Not refused because they are too long."""
+    _, body = worst.BODIES[name]
+    assert len(json.dumps(body).encode()) <= Settings().max_body_bytes
+
+
 def test_the_cost_of_required_phrases():
     rows = asyncio.run(phrases.measure(DEFAULT_BUNDLE, ["attention"], {}, together=2, rounds=1))
     assert {held for held, *_ in rows} <= {"2 of 2", "1 of 2", "0 of 2"}
