@@ -87,5 +87,5 @@ def pattern() -> re.Pattern[str]:
     joining |= {c for c, _ in decompositions if unicodedata.normalize("NFKC", c)[0] in joining}
     joining |= {c for c in characters[:TWO_BYTES] if unicodedata.combining(c)}
     long_marks = (c for c in characters[TWO_BYTES:PLANE] if unicodedata.category(c)[0] == "M")
-    short = f"[\x80-{chr(TWO_BYTES - 1)}][{''.join(long_marks)}]"
+    short = f"[A-Z\x80-{chr(TWO_BYTES - 1)}][{''.join(long_marks)}]"
     return re.compile(f"(?=(\r\n|{short}|.[{''.join(sorted(joining))}]{{1,3}}))", re.DOTALL)

@@ -47,6 +47,7 @@ def test_the_proof_finds_a_tokenizer_that_does_not_compose(models):
 @given(text=texts)
 @given_text("")
 @given_text("  a  ")
+@given_text("A\u17b4 B\u0951 C\u0e31 \u00c9\u17b4")
 def test_ids_are_those_of_sentencepiece_for_any_text(example, text):
     assert example.agrees(text)
 
