@@ -87,6 +87,7 @@ def show(visit, tmp_path):
 def page(visit):
     """The page after a word was typed and decoded."""
     page = visit()
+    expect(page.locator("#output")).not_to_be_empty()  # the page has put its example into the form
     page.locator("#source").fill("heed")
     expect(page.locator("#output")).to_have_text("HH IY1 D")
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", "4")

@@ -26,6 +26,7 @@ def read(visit):
 
     def open_page(link, **options):
         page = visit(f"/#{link}", **options)
+        expect(page.locator("#heatmap canvas")).to_be_visible()  # nothing moves any more
         page.locator("#reading summary").click()
         expect(page.locator("#target-words button").first).to_be_visible()
         return page
