@@ -128,7 +128,8 @@ def compose(text: str, tokenizer: Tokenizer) -> str:
         read += letter
         i += end
         following = text[i : i + 1]
-        joins = (following and unicodedata.combining(following)) or letter + following == "\r\n"
+        marked = following and unicodedata.category(following)[0] == "M"
+        joins = marked or letter + following == "\r\n"
         if joins and replaces(tokenizer, letter) and replaces(tokenizer, DIVIDER):
             read += DIVIDER
     return read

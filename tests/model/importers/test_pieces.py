@@ -43,11 +43,14 @@ def test_the_proof_finds_a_tokenizer_that_does_not_compose(models):
     assert compare_pieces(converted, lambda text: None) == []
 
 
+LONG_MARKS = "A\u17b4 B\u0951 C\u0e31 \u00c9\u17b4"  # with a letter, under six bytes
+
+
 @settings(max_examples=200)
 @given(text=texts)
 @given_text("")
 @given_text("  a  ")
-@given_text("A\u17b4 B\u0951 C\u0e31 \u00c9\u17b4")
+@given_text(LONG_MARKS)
 def test_ids_are_those_of_sentencepiece_for_any_text(example, text):
     assert example.agrees(text)
 
@@ -58,6 +61,13 @@ def test_ids_are_those_of_sentencepiece_for_any_text(example, text):
 @given_text("o\u0323\u0302 \u00ea\u0301 \u00ea\u0323")
 def test_ids_are_those_of_sentencepiece_for_marks_and_spaces(example, text):
     assert example.agrees(text)
+
+
+def test_the_proof_keeps_long_marks_as_the_service_does(models):
+    example = open_example(models["folded"])
+    ours = example.converted.tokenizer
+    encoded = ours.encode(compose(LONG_MARKS, ours), add_special_tokens=False)
+    assert encoded.ids == example.oracle.encode(LONG_MARKS)
 
 
 def test_the_service_composes_as_the_proof_does_and_sentencepiece_too(models):
