@@ -178,7 +178,7 @@ async def measure(
 ) -> list[str]:
     """Decode each text to at most `most` tokens, and return a line for each system and number of
     beams. CTranslate2's model is in the folder `ctranslate2` of `work`."""
-    settings = local_settings(bundle.root, many=True).model_copy(update={"self_check": False})
+    settings = local_settings(bundle.root).model_copy(update={"self_check": False})
     sources = read_sources(bundle, texts, find_languages(bundle.manifest, codes))
     given = {**codes, "max_new_tokens": most}
     with serving(bundle.root, max_sources=len(texts), max_rows=4 * len(texts)) as port:

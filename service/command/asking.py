@@ -38,16 +38,15 @@ class AnyModel(Protocol):
         ...
 
 
-def open_model(place: ModelPlace, *, many: bool = False) -> AbstractAsyncContextManager[AnyModel]:
-    """Open the model at this place, for `many` sources at once or for few. Raise as a service that
-    starts, or that is asked."""
+def open_model(place: ModelPlace) -> AbstractAsyncContextManager[AnyModel]:
+    """Open the model at this place. Raise as a service that starts, or that is asked."""
     if place.url:
         from service.command.remote import open_remote
 
         return open_remote(place.url, place.model)
     from service.command.local import open_local  # loads ONNX Runtime
 
-    return open_local(place.bundle, many=many)
+    return open_local(place.bundle)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ async def decode_file(
     source: Path | None, output: Path, options: dict[str, Any], place: ModelPlace
 ) -> int:
     """Open a model and write `output`, as `decode_lines` does."""
-    async with open_model(place, many=True) as model:
+    async with open_model(place) as model:
         collect_rarely()
         return await decode_lines(model, source, output, options)
 

@@ -178,21 +178,17 @@ async def compute(path: str, body: Mapping[str, Any], call: Call) -> Computed:
 
 
 @asynccontextmanager
-async def open_local(bundle: Path | None, *, many: bool) -> AsyncGenerator[LocalModel]:
+async def open_local(bundle: Path | None) -> AsyncGenerator[LocalModel]:
     """Open a bundle, or else that of the settings by variables. Raise ValidationError and
     StartupError."""
-    async with local_service(local_settings(bundle, many=many)) as service:
+    async with local_service(local_settings(bundle)) as service:
         yield LocalModel(service)
 
 
-def local_settings(bundle: Path | None, *, many: bool) -> Settings:
-    """Return the settings of a command that decodes one source after another, or `many` at once:
-    then each core has a worker, unless HEED_WORKERS says otherwise."""
+def local_settings(bundle: Path | None) -> Settings:
+    """Return the settings by variables, but for the limits of what one request may ask for."""
     settings = Settings(max_sources=MOST_ROWS, max_rows=MOST_ROWS)
-    changes: dict[str, Any] = {"bundles": [bundle]} if bundle else {}
-    if many and not settings.workers:
-        changes["workers"] = settings.cores
-    return settings.model_copy(update=changes)
+    return settings.model_copy(update={"bundles": [bundle]}) if bundle else settings
 
 
 @asynccontextmanager

@@ -64,9 +64,10 @@ class Batch:
         self._ablates = self._ablates or any(job.ablates_decoder for job in jobs)
         self._set_gates()
 
-    def step(self) -> list[Job]:
-        """Let every row read a token. Remove and return the jobs that have ended."""
-        self._tokens, parents, ended = self._advance()
+    def step(self, *, alone: bool) -> list[Job]:
+        """Let every row read a token, and use all cores if the worker is `alone`. Remove and return
+        the jobs that have ended."""
+        self._tokens, parents, ended = self._advance(alone)
         if self._streams:
             self._report()
         done = [self._collect(i) for i in ended]
@@ -75,17 +76,18 @@ class Batch:
         self._remove(ended)
         return done
 
-    def _advance(self) -> Step:
+    def _advance(self, alone: bool) -> Step:
         if isinstance(self._search, DraftedSearch):
-            return self._advance_drafted(self._search)
+            return self._advance_drafted(self._search, alone)
         k, logits = self._search.needed
-        candidates = self._session.step(self._cache, self._tokens, k, logits, self._gates)
+        rows = self._cache, self._tokens
+        candidates = self._session.step(*rows, k, logits, self._gates, alone=alone)
         return self._search.advance(candidates)
 
-    def _advance_drafted(self, search: DraftedSearch) -> Step:
+    def _advance_drafted(self, search: DraftedSearch, alone: bool) -> Step:
         """Let every row read as many tokens as its draft promises, and keep the right ones."""
         read = search.read(self._tokens)  # (R, N)
-        candidates = self._session.draft_step(self._cache, read, *search.needed)
+        candidates = self._session.draft_step(self._cache, read, *search.needed, alone=alone)
         step, counts = search.follow(candidates)
         self._cache.position += counts
         return step

@@ -318,6 +318,10 @@ class Queue:
                 self.occupy(worker)
             return self._hand_out(worker, admitted, small)
 
+    def is_alone(self, worker: int) -> bool:
+        """Return whether the other workers have no rows."""
+        return sum(self._rows.values()) == self._rows[worker]
+
     def take_plain(self, worker: int, running: Sequence[Job]) -> list[Job]:
         """Return what a worker should encode next that has to do something longer than a step: the
         first jobs of small new requests that do not need teacher forcing themselves. Others are

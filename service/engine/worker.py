@@ -265,7 +265,7 @@ class Worker:
 
     def _step(self, batch: Batch) -> None:
         started, rows = time.monotonic(), batch.rows
-        ended = batch.step()
+        ended = batch.step(alone=self._queue.is_alone(self._number))
         self.steps.observe(time.monotonic() - started, rows)
         for job in ended:
             if job.cross:

@@ -36,6 +36,7 @@ NOISE = re.compile(
 )
 LONGEST_ERROR = 200  # characters
 CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
+TWICE = 128 << 20  # bytes of weights of a step that may be in memory twice
 
 # A graph that multiplies u8 rows by s8 weights of 127 (tests/write_product.py), and the rows with
 # the largest product.
@@ -62,13 +63,17 @@ def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precisi
     return wanted
 
 
-def default_workers(weights: int, precision: Precision, cores: int) -> int:
-    """One a core as long as the CPU's caches hold the weights that each of them reads at a step.
-    Beyond that one in all: the cores share each product, and the weights are read once
-    (docs/adr/0005)."""
-    # ONNX Runtime computes fp16 at fp32 on a CPU, so that it holds 4 bytes a weight too.
-    size = weights * (1 if precision == Precision.int8 else 4)
-    return cores if size <= CACHED else 1
+def default_workers(step_bytes: int, cores: int) -> int:
+    """One a core, unless a step reads too many weights for each of them to read alone: then one in
+    all, whose products all cores share, so that the weights are read once (docs/adr/0005)."""
+    return cores if step_bytes <= TWICE else 1
+
+
+def opens_twice(step_bytes: int, workers: int) -> bool:
+    """Return whether the step is opened twice: with one thread, for workers that are busy together,
+    and with all threads, for one that is alone. Where the CPU's caches hold the weights of a step,
+    one thread alone is as fast as all (docs/adr/0005)."""
+    return workers > 1 and CACHED < step_bytes <= TWICE
 
 
 @once
@@ -94,18 +99,27 @@ def load_cuda() -> None:
 
 
 def open_graph(
-    path: Path, provider: str, threads: int = 1, *, arena: bool = True, capture: bool = False
+    path: Path,
+    provider: str,
+    threads: int = 1,
+    *,
+    arena: bool = True,
+    spin: bool = True,
+    capture: bool = False,
 ) -> ort.InferenceSession:
     """Return a session that computes on its caller's thread and on `threads` - 1 others.
 
     All callers of the session share these other threads. They sleep between runs: spinning threads
-    would take cores from other work. An `arena` keeps the memory of the largest run for the next.
+    would take cores from other work. Within a run they `spin` or sleep until the next operator.
+    An `arena` keeps the memory of the largest run for the next.
     With `capture`, CUDA may capture runs, unless the graph sends numbers to the host (`captures`).
     Raise StartupError if ONNX Runtime refuses the graph.
     """
     if provider != PROVIDERS[Provider.cpu]:
         load_cuda()
     entries = {"session.force_spinning_stop": "1"}
+    if not spin:
+        entries["session.intra_op.allow_spinning"] = "0"
     if products_saturate():  # exact sums make a product take 1.2 to 1.4 times as long
         entries["session.x64quantprecision"] = "1"
     if capture and provider == PROVIDERS[Provider.cuda]:
@@ -128,7 +142,7 @@ class LazyGraph:
         self._open_session = open_session
         self._lock = RLock()  # the check runs the graph, on the thread that opened it
         self._session: ort.InferenceSession | None = None
-        self.checked: ort.InferenceSession | None = None  # the same, for which nobody need wait
+        self._checked: ort.InferenceSession | None = None  # the same, for which nobody need wait
         self._refusal: str | None = None
         self.check: Callable[[], str | None] | None = None  # returns what is wrong with the graph
 
@@ -137,6 +151,8 @@ class LazyGraph:
 
         If it cannot be opened or checked now, for want of memory, the next call tries again.
         """
+        if self._checked:
+            return self._checked
         with self._lock:
             if self._refusal:
                 raise PassFailed(self._refusal)
@@ -151,7 +167,7 @@ class LazyGraph:
             if self._refusal:
                 self._session = None
                 raise PassFailed(self._refusal)
-            self.checked = session
+            self._checked = session
             return session
 
 

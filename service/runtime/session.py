@@ -36,6 +36,7 @@ from service.runtime.providers import (
     default_workers,
     describe_graph,
     open_graph,
+    opens_twice,
     usable_provider,
 )
 from service.runtime.signatures import check_signature, expected_tensors
@@ -48,6 +49,7 @@ Array = TypeVar("Array", bound=NDArray[Any])
 USED_OFTEN = {"encoder", "step", "shortlisted_step", "draft_step", "hidden_step", "output"}
 MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
+STEPS: set[GraphName] = {"step", "shortlisted_step", "hidden_step", "draft_step"}
 SHORTLISTED: set[GraphName] = {"shortlisted_step", "output_rows"}
 WITH_LISTS: set[GraphName] = {"hidden_step", "output"}  # in the place of those without
 WITHOUT_LISTS: set[GraphName] = {"step", "draft_step"}
@@ -88,8 +90,13 @@ class Session:
         if bundle.manifest.shortlists and self.on_cpu and graphs.keys() >= SHORTLISTED:
             path = bundle.path(bundle.manifest.shortlists)
             self.shortlists = read_shortlists(path, self._config, bundle.manifest.eos_ids)
-        self.workers = self._count_workers(settings)
-        threads = max(1, settings.cores - self.workers + 1)
+        step_bytes = self._step_bytes
+        self.workers = 1
+        if self.on_cpu:
+            self.workers = settings.workers or default_workers(step_bytes, settings.cores)
+        beside = max(1, settings.cores - self.workers + 1)  # threads of a worker beside busy ones
+        self._twice = opens_twice(step_bytes, self.workers)
+        threads = settings.cores if self._twice else beside
         self.target_lists: dict[tuple[int, ...], TargetList] = {}  # by the ids of the language
         if self.on_cpu:
             open_output = partial(self._lazy, "output", threads=threads)
@@ -102,25 +109,32 @@ class Session:
             for graph, file in graphs.items()
             if settings.opens(graph) and graph not in unused
         }
+        self._beside: dict[GraphName, LazyGraph] = {  # again, for workers that are not alone
+            graph: self._lazy(graph, bundle.path(file), beside)
+            for graph, file in graphs.items()
+            if self._twice and graph in STEPS & self._graphs.keys()
+        }
         self._check_signatures(bundle)
         self._device_bindings: DeviceBindings | None = None
         if self._mover:
             names = self._self_names, self._cross_names
             self._device_bindings = DeviceBindings(self.open("step"), *names)
 
-    def _count_workers(self, settings: Settings) -> int:
-        if not self.on_cpu:
-            return 1
+    @property
+    def _step_bytes(self) -> int:
+        """Bytes of the weights that a step reads on a CPU."""
         weights = self._config.step_weights
         if self.shortlists:  # a step reads a small part of the output projection
             weights -= self._config.d_model * self._config.target_vocab_size
-        precision = Precision(self.precision)
-        return settings.workers or default_workers(weights, precision, settings.cores)
+        # ONNX Runtime computes fp16 at fp32 on a CPU, so that it holds 4 bytes a weight too.
+        return weights * (1 if self.precision == Precision.int8 else 4)
 
     def _lazy(self, graph: GraphName, path: Path, threads: int) -> LazyGraph:
         # A run that is captured computes three times: a state would read its token three times
         capture = graph == "step" and not self._config.recurrent
-        options = {"arena": graph in USED_OFTEN, "capture": capture}
+        # Threads that spin would take the core from another worker
+        spin = graph in STEPS or not self._twice
+        options = {"arena": graph in USED_OFTEN, "spin": spin, "capture": capture}
         return LazyGraph(partial(open_graph, path, self.provider, threads, **options))
 
     def supports(self, graph: GraphName) -> bool:
@@ -128,8 +142,7 @@ class Session:
 
     def open(self, graph: GraphName) -> ort.InferenceSession:
         """Return the graph's session. Raise PassFailed if the graph was opened and is wrong."""
-        lazy = self._graphs[graph]
-        return lazy.checked or lazy.open()
+        return self._graphs[graph].open()
 
     def check_on_opening(self, graph: GraphName, check: Callable[[], str | None]) -> None:
         """Let `check` return what is wrong with the graph as soon as it is open."""
@@ -187,29 +200,38 @@ class Session:
         k: int,
         logits: bool = False,
         gates: FloatArray | None = None,
+        *,
+        alone: bool = True,
     ) -> Candidates:
         """Read a token (R,) a row at its position, and move every row on by one.
 
         Returns the `k` best next tokens, or the whole vocabulary if it is smaller, and on demand
-        all logits. The next step overwrites them.
+        all logits. The next step overwrites them. A worker that is not `alone` leaves the cores of
+        the others to them; the numbers are the same.
         """
         graph: GraphName = "hidden_step" if self.target_lists else "step"
         if gates is not None:
             graph = "gated_step"
         elif isinstance(cache, Cache) and cache.outputs:
             graph = "shortlisted_step"
-        candidates = self._step(graph, cache, tokens, k, logits, gates)
+        candidates = self._step(graph, cache, tokens, k, logits, gates, alone)
         cache.position += 1
         return candidates
 
     def draft_step(
-        self, cache: Cache | DeviceCache, tokens: IntArray, k: int, logits: bool = False
+        self,
+        cache: Cache | DeviceCache,
+        tokens: IntArray,
+        k: int,
+        logits: bool = False,
+        *,
+        alone: bool = True,
     ) -> Candidates:
         """Read N tokens (R, N) a row from its position on, and leave it to the caller by how many
         each row moves on. Returns what `step` does, after each token: R x N rows."""
         if tokens.shape[1] == 1:
-            return self._step("step", cache, tokens[:, 0], k, logits, None)
-        return self._step("draft_step", cache, tokens, k, logits, None)
+            return self._step("step", cache, tokens[:, 0], k, logits, None, alone)
+        return self._step("draft_step", cache, tokens, k, logits, None, alone)
 
     def _step(
         self,
@@ -219,6 +241,7 @@ class Session:
         k: int,
         logits: bool,
         gates: FloatArray | None,
+        alone: bool,
     ) -> Candidates:
         needed = int(cache.position.max()) + (1 if tokens.ndim == 1 else tokens.shape[1])
         if needed > cache.capacity:
@@ -226,12 +249,14 @@ class Session:
         listed = cache.listed if isinstance(cache, Cache) else None
         vocab_size = len(listed.tokens) if listed else self._config.target_vocab_size
         k = min(k, vocab_size)
-        key = graph, tokens.shape, k, logits
+        again = None if alone else self._beside.get(graph)
+        opened = again.open() if again else self.open(graph)
+        key = opened, tokens.shape, k, logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
             size = vocab_size if logits else None
-            cache.bindings[key] = self._bind(cache, graph, tokens.shape, k, size, gates)
+            cache.bindings[key] = self._bind(cache, graph, opened, tokens.shape, k, size, gates)
         candidates = cache.bindings[key].run(tokens, cache.position, gates)
         if isnan(candidates.log_probs.sum()):  # they are at most 0, so infinities give no NaN
             raise PassFailed(NOT_FINITE)
@@ -244,6 +269,7 @@ class Session:
         self,
         cache: Cache | DeviceCache,
         graph: GraphName,
+        opened: ort.InferenceSession,
         shape: tuple[int, ...],
         k: int,
         vocab_size: int | None,
@@ -251,13 +277,13 @@ class Session:
     ) -> Binding | DeviceBinding:
         """Bind a graph to a cache for tokens of this shape."""
         if isinstance(cache, Cache):
-            names, graphs = (self._self_names, self._cross_names), [self.open(graph)]
+            names, graphs = (self._self_names, self._cross_names), [opened]
             if graph == "hidden_step":
                 listed = cache.target_list
                 graphs.append(listed.output.open() if listed else self.open("output"))
             return Binding(cache, graphs, names, k, shape=shape, vocab_size=vocab_size, gates=gates)
         assert self._device_bindings
-        return self._device_bindings.bind(cache, self.open(graph), k, vocab_size)
+        return self._device_bindings.bind(cache, opened, k, vocab_size)
 
     def _gather(self, ids: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return rows (N, M) and biases (N,) of the output projection."""
@@ -391,6 +417,9 @@ class Session:
             session = self.open(graph) if graph in decoding else describe_graph(path)
             wanted = expected_tensors(graph, self._config, CACHE_TYPES[self._cache_type])
             check_signature(path, session, graph, wanted)
+        for graph, again in self._beside.items():
+            if graph in decoding:
+                again.open()
 
 
 def unpadded(rows: Array, lengths: IntArray) -> list[Array]:

@@ -130,7 +130,7 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         description="CPU workers per model, each with its own batch, at most as many as threads."
-        " 0: one per thread for small models, one for large models",
+        " 0: one per thread; one in all for a model whose step reads more than 128 MiB of weights",
     )
     attention: bool = Field(
         default=True,

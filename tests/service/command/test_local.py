@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from service.api.reading.faults import Faults
-from service.command.local import LocalModel, local_call, local_service, local_settings
+from service.command.local import LocalModel, local_call, local_service
 from service.errors import PassFailed
 from service.search.options import SearchOptions
 from service.settings.settings import Settings
@@ -98,15 +98,3 @@ def test_a_request_gives_back_what_it_held(monkeypatch, ask, path, body, failure
 
     assert asyncio.run(run()) == 0
     assert held[0] > 0
-
-
-@pytest.mark.parametrize(
-    ("many", "given", "workers"), [(False, "", 0), (True, "", 3), (False, "2", 2), (True, "2", 2)]
-)
-def test_each_core_has_a_worker_for_many_sources(monkeypatch, tiny, many, given, workers):
-    """0 lets the size of the model decide."""
-    monkeypatch.setattr("service.settings.settings.usable_cores", lambda: 3)
-    if given:
-        monkeypatch.setenv("HEED_WORKERS", given)
-    settings = local_settings(tiny, many=many)
-    assert (settings.workers, settings.bundles) == (workers, [tiny])

@@ -167,12 +167,12 @@ def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
     with running(tiny_bundle, ONE_WORKER) as engine:
         step = engine.session.step
 
-        def watched(cache, tokens, *wanted):
+        def watched(cache, tokens, *wanted, **more):
             rows.append(len(tokens))
             if len(rows) == 3:
                 cancel.set()
                 assert cancelled.wait(60)
-            return step(cache, tokens, *wanted)
+            return step(cache, tokens, *wanted, **more)
 
         engine.session.step = watched
         jobs = put(engine, [entry([4, 9], max_new_tokens=20) for _ in range(40)])
@@ -251,11 +251,11 @@ def test_a_full_worker_encodes_several_sources_at_once_but_a_new_word_immediatel
             passes.append([*map(len, sources)])
             return encode(sources, *gates)
 
-        def put_a_word(*given):
+        def put_a_word(*given, **more):
             if len(passes) > len(words) < 3:
                 passes.append([])
                 words.extend(put(engine, [entry([6], 2)]))
-            return step(*given)
+            return step(*given, **more)
 
         monkeypatch.setattr(engine.session, "encode", recorded)
         monkeypatch.setattr(engine.session, "step", put_a_word)

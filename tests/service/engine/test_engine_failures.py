@@ -51,13 +51,13 @@ def test_entries_that_come_while_others_are_repeated_are_not_drawn_in(tiny_bundl
         bad, later, step = [Job(entry([6, 6], 9)) for _ in range(3)], [], engine.session.step
         unfinished = [*bad]
 
-        def fail(cache, *arguments):
+        def fail(cache, *arguments, **more):
             unfinished[:] = [each for each in bad if not each.result.done()]
             if unfinished and len(later) < 5:
                 later.extend(put(engine, [entry([4, 5], 9)]))
             if unfinished:
                 raise RuntimeError("a device was lost")
-            return step(cache, *arguments)
+            return step(cache, *arguments, **more)
 
         engine.session.step = fail
         engine.queue.put(bad)
@@ -74,10 +74,10 @@ def test_an_entry_whose_progress_was_sent_is_not_repeated(tiny_bundle):
         stream = Job(entry([4, 5], 9, streams=True), on_progress=seen.extend)
         other = Job(entry([4, 5], 9))
 
-        def fail_once(*arguments):
+        def fail_once(*arguments, **more):
             if len(seen) == 3 and not stream.result.done():
                 raise RuntimeError("a device was lost")
-            return step(*arguments)
+            return step(*arguments, **more)
 
         engine.session.step = fail_once
         engine.queue.put([stream, other])
@@ -91,7 +91,7 @@ def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
     with running(tiny_bundle) as engine:
         step = engine.session.step
 
-        def fail(*_):
+        def fail(*_, **__):
             raise RuntimeError("out of memory")
 
         engine.session.step = fail
@@ -127,16 +127,16 @@ def hold_steps(engine):
     """Let every step set the first event that is returned, then wait for the second."""
     step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
 
-    def held(*arguments):
+    def held(*arguments, **more):
         begun.set()
         assert go_on.wait(60)
-        return step(*arguments)
+        return step(*arguments, **more)
 
     engine.session.step = held
     return begun, go_on
 
 
-def out_of_memory(*_):
+def out_of_memory(*_, **__):
     raise MemoryError
 
 

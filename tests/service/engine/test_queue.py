@@ -186,6 +186,22 @@ def test_a_few_rows_go_to_one_worker_together():
     assert queue.take(1, [], busy=False) == wanted
 
 
+def test_a_worker_is_alone_while_the_others_have_nothing():
+    queue = Queue(SCHEDULER, 2)
+    queue.put(jobs(2))
+    held = queue.take(0, [], busy=False)
+    assert queue.is_alone(0)
+    assert not queue.is_alone(1)
+    queue.occupy(1)
+    assert not queue.is_alone(0)
+    queue.take(1, [], busy=True)  # what occupied it is done
+    assert queue.is_alone(0)
+    queue.put(jobs(12))
+    queue.take(0, held, busy=True)
+    queue.take(1, [], busy=False)
+    assert not queue.is_alone(0)
+
+
 def test_a_few_rows_do_not_wait_for_a_worker_that_is_teacher_forcing():
     queue = Queue(SCHEDULER, 2)
     queue.put(jobs(2))

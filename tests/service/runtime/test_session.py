@@ -24,21 +24,29 @@ from tests.service.runtime.sessions import FP32, assert_close, sources
 
 
 def test_graphs_that_do_not_decode_are_opened_on_first_use(bundle, monkeypatch):
-    opened = []
-    monkeypatch.setattr(
-        "service.runtime.session.open_graph",
-        lambda path, *rest, **more: opened.append(path.stem) or open_graph(path, *rest, **more),
-    )
+    opened = opening(monkeypatch)
     session = Session(bundle, FP32)
     check_parity(session, bundle)
-    assert sorted(opened) == ["encoder", "step"]
+    assert sorted(opened) == [("encoder", 1), ("step", 1)]
     assert session.supports("attention")
     ids = sources(bundle, [5])
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(session.encoder_attention, [ids] * 8))
     for each in found:
         assert_close(each[0].weights, found[0][0].weights)
-    assert sorted(opened) == ["encoder", "encoder_attention", "step"]
+    assert sorted(opened) == [("encoder", 1), ("encoder_attention", 1), ("step", 1)]
+
+
+def opening(monkeypatch):
+    """Return a list to which each graph that a session opens is added, with its threads."""
+    opened = []
+
+    def noted(path, provider, threads, **more):
+        opened.append((path.stem, threads))
+        return open_graph(path, provider, threads, **more)
+
+    monkeypatch.setattr("service.runtime.session.open_graph", noted)
+    return opened
 
 
 @pytest.mark.parametrize("lengths", [[5, 1, 9], [2, 2]])
@@ -209,8 +217,32 @@ def test_a_small_model_has_a_worker_a_core_and_a_large_one_is_shared(tiny, monke
         return Session(load_bundle(tiny), FP32.model_copy(update={"threads": 3, **given})).workers
 
     assert (workers(), workers(workers=2)) == (3, 2)
-    monkeypatch.setattr("service.runtime.providers.CACHED", 0)
+    monkeypatch.setattr("service.runtime.providers.TWICE", 0)
     assert (workers(), workers(workers=2)) == (1, 2)
+
+
+@pytest.mark.parametrize("precision", [Precision.fp32, Precision.int8])
+def test_a_worker_that_is_alone_uses_all_cores_and_gets_the_same_numbers(
+    g2p, monkeypatch, precision
+):
+    opened = opening(monkeypatch)
+    monkeypatch.setattr("service.runtime.providers.CACHED", 0)
+    bundle = load_bundle(g2p)
+    given = {"precision": precision, "threads": 3}
+    session = Session(bundle, FP32.model_copy(update=given))
+    assert sorted(opened) == [("encoder", 3), ("step", 1), ("step", 3)]
+    size = bundle.manifest.config.target_vocab_size
+    cache, runs = session.new_cache(rows_per_source=2), []
+    cache.insert(session.encode(sources(bundle, [*range(1, 21)]))[1])
+    for alone in (True, False, True):
+        cache.position[:] = 0
+        found = [session.step(cache, np.full(40, t), 2, logits=True, alone=alone) for t in (4, 9)]
+        runs.append(found[-1].logits[:, :size].tobytes())
+    assert len({*runs}) == 1
+    read = np.full((40, 2), 5)
+    drafted = [session.draft_step(cache, read, 2, alone=alone) for alone in (True, False)]
+    assert drafted[0].ids.tobytes() == drafted[1].ids.tobytes()
+    assert sorted(opened)[:2] == [("draft_step", 1), ("draft_step", 3)]
 
 
 def test_several_threads_compute_what_one_does(bundle, session):
