@@ -21,6 +21,10 @@ from model.network.config import InputError
 from model.usage import GUIDED
 
 NEEDED = ("encoder", "step", "attention", "score")
+READ = {  # of bundle.json
+    *("config", "decoder_start", "decoding", "eos_id", "files", "languages", "limits", "pad_id"),
+    *("precisions", "source_prefix", "source_suffix", "tokenizers", "unknown_id"),
+}
 CARD = "MODEL_CARD.md"
 TITLE = "## Alignment\n"
 WIDTH = 112  # characters of a line in the card
@@ -40,11 +44,13 @@ def align(
     It is looked for on `sources`, ids as the encoder reads them; without any, on `texts` or else on
     sources of its own. If training guided a layer and head to alignments, now or as the bundle
     says, it is that one, and occlusion measures it; if it is not known `surely`, only if the best
-    candidate agrees hardly more often. Raise InputError if the bundle lacks a graph that this
-    takes.
+    candidate agrees hardly more often. Raise InputError if the bundle lacks a graph or a field that
+    this takes.
     """
     file = bundle / "bundle.json"
     manifest = parse_json(file.read_bytes(), file)
+    if missing := READ - manifest.keys():
+        raise InputError(f"{file} lacks {', '.join(sorted(missing))}: export the bundle again")
     progress("finding the attention that aligns, by occlusion")
     if guided is None:
         given, surely = guided_of(manifest)

@@ -18,18 +18,19 @@ def replacement(bundle: Path) -> Generator[Path]:
     Until then the old bundle stays. Folders that killed exports left behind are removed.
     """
     bundle.parent.mkdir(parents=True, exist_ok=True)
-    remove_rests(bundle)
-    work = Path(tempfile.mkdtemp(prefix=f".{bundle.name}-", dir=bundle.parent))
-    lock = os.open(work, os.O_RDONLY)
-    try:
+    with locked(bundle.parent):  # else another export may remove the folder before it is held
+        remove_rests(bundle)
+        work = Path(tempfile.mkdtemp(prefix=f".{bundle.name}-", dir=bundle.parent))
+        lock = os.open(work, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)  # held as long as this process lives
+    try:
         new = work / "new"
         new.mkdir()
         yield new
         swap(new, bundle, work / "old")
     finally:
-        os.close(lock)
         shutil.rmtree(work)
+        os.close(lock)
 
 
 @contextmanager
@@ -75,6 +76,17 @@ def exchange(one: Path, other: Path) -> bool:
     return rename(here, os.fsencode(one), here, os.fsencode(other), exchanging) == 0
 
 
+@contextmanager
+def locked(folder: Path) -> Generator[None]:
+    """Hold the lock of a folder, once no other process does."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
 def remove_rests(bundle: Path) -> None:
     """Remove work folders of this bundle that no living process holds.
 
@@ -89,7 +101,10 @@ def remove_rests(bundle: Path) -> None:
 
 
 def is_free(folder: Path) -> bool:
-    lock = os.open(folder, os.O_RDONLY)
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:  # another export has just removed it
+        return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -356,6 +356,10 @@ def test_the_command_reads_texts_and_refuses_what_it_cannot_use(g2p, tiny, tmp_p
     assert "has no bundle.json" in str(run(tmp_path).exception)
     edit_json("bundle.json", lambda document: document["precisions"]["fp32"].pop("score"), bundle)
     assert "lacks the graphs score" in str(run(bundle).exception)
+    edit_json(
+        "bundle.json", lambda document: (document.pop("config"), document.pop("files")), bundle
+    )
+    assert "bundle.json lacks config, files: export" in str(run(bundle).exception)
 
 
 @pytest.mark.long

@@ -3,6 +3,8 @@
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,30 @@ def test_a_killed_export_leaves_the_old_bundle_and_the_next_removes_the_rest(tin
         (new / "bundle.json").write_text("newer")
     assert names_beside(bundle) == ["kept"]
     assert (bundle / "bundle.json").read_text() == "newer"
+
+
+def test_an_export_that_begins_at_the_same_moment_leaves_the_other_its_folder(bundle, monkeypatch):
+    make, other = tempfile.mkdtemp, []
+
+    def export():
+        with replacement(bundle) as new:
+            (new / "bundle.json").write_text("other")
+
+    def make_and_wait(**given):
+        """Let another export begin before the folder is held."""
+        folder = make(**given)
+        if not other:
+            other.append(threading.Thread(target=export))
+            other[0].start()
+            other[0].join(0.5)
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_wait)
+    with replacement(bundle) as new:
+        (new / "bundle.json").write_text("new")
+    other[0].join()
+    assert names_beside(bundle) == ["kept"]
+    assert (bundle / "bundle.json").read_text() in ("new", "other")
 
 
 @pytest.mark.parametrize("room", ["100", "4096"])  # too little for a tokenizer, and for NOTICE
