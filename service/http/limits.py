@@ -123,7 +123,10 @@ class Budget:
             raise TimeoutError
         turn = asyncio.get_running_loop().create_future()
         self._line[share] = nbytes, turn
-        await turn
+        try:
+            await turn
+        finally:
+            self._line.pop(share, None)  # if it waits no longer
 
     @property
     def crowded(self) -> bool:

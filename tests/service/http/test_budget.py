@@ -69,6 +69,21 @@ def test_those_that_wait_get_theirs_in_order_and_leave_their_place():
     asyncio.run(run())
 
 
+def test_a_request_that_gives_up_delays_no_other():
+    async def run():
+        shared = Budget(LIMIT)
+        shared.add(Share(), 90)
+        waiting = asyncio.create_task(shared.wait(Share(), 50))
+        await asyncio.sleep(0)
+        assert not shared.give(Share(), 5)  # it would fit, but came later
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        assert shared.give(Share(), 5)
+
+    asyncio.run(run())
+
+
 def test_a_limited_number_of_requests_wait(monkeypatch):
     monkeypatch.setattr(limits, "MOST_WAITING_ANSWERS", 2)
 
