@@ -1,7 +1,7 @@
 """One thread that encodes, decodes and scores for a model, with KV caches of its own."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -25,6 +25,7 @@ from service.search.protocol import Detokenize
 from service.wire import Answer, Steps
 
 ENOUGH, OF = 8, 4  # jobs to encode at once, or a part of those being decoded if that is fewer
+PASS = 32  # positions: about as much work as a pass of the encoder is besides its positions
 
 Item = TypeVar("Item")
 
@@ -89,7 +90,8 @@ class Worker:
                 if self._decoded:
                     self._teacher_force_some()
                 for jobs in apart(newcomers, lambda job: job.ablates_encoder):
-                    self._guard(jobs, partial(self._encode, jobs))
+                    for alike in by_length(jobs):
+                        self._guard(alike, partial(self._encode, alike))
                 self._step_all()
         finally:  # nothing is left by now, unless this worker is dying
             self._fail_all(newcomers or [])
@@ -381,6 +383,19 @@ def apart(items: Sequence[Item], gated: Callable[[Item], bool]) -> list[list[Ite
     plain = [item for item in items if not gated(item)]
     others = [item for item in items if gated(item)]
     return [each for each in (plain, others) if each]
+
+
+def by_length(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """Yield the jobs, longest sources first, in passes of similar lengths: a pass pads all sources
+    to its longest. A new one begins where those left would get more padding than PASS."""
+    ordered = sorted(jobs, key=lambda job: job.size.source, reverse=True)
+    first = 0
+    for i, job in enumerate(ordered):
+        padding = ordered[first].size.source - job.size.source
+        if padding * (len(ordered) - i) > PASS:
+            yield ordered[first:i]
+            first = i
+    yield ordered[first:]
 
 
 def weighs_encoder(job: Job) -> bool:

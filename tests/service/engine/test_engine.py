@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from service.attention import NO_ATTENTION, Head
 from service.engine.scheduler import Job
+from service.engine.worker import PASS, by_length
 from service.errors import DeadlineExceeded, Overloaded, Unavailable
 from tests.service.engine.engines import (
     ONE_WORKER,
@@ -234,6 +235,17 @@ def test_few_sources_are_encoded_while_rows_wait(tiny_bundle, monkeypatch, lengt
         answers(engine, [entry([4] * length, 39) for _ in range(12)])
     assert max(count for rows, count in passes if not rows) == 30 // length
     assert max(count for rows, count in passes if rows) == max(1, 15 // length)
+
+
+@given(lengths=st.lists(st.integers(1, 90), min_size=1, max_size=40))
+def test_passes_of_similar_lengths_cost_less_than_one_of_all(lengths):
+    jobs = [Job(entry([4] * length)) for length in lengths]
+    passes = [*by_length(jobs)]
+    assert sorted(map(id, jobs)) == sorted(id(job) for each in passes for job in each)
+    padded = sum(len(each) * max(job.size.source for job in each) for each in passes)
+    assert padded + PASS * (len(passes) - 1) <= len(lengths) * max(lengths)
+    if max(lengths) - min(lengths) > PASS:
+        assert len(passes) > 1  # one of them would get more padding than a pass takes
 
 
 def test_a_full_worker_encodes_several_sources_at_once_but_a_new_word_immediately(
