@@ -186,7 +186,7 @@ async def open_local(bundle: Path | None) -> AsyncGenerator[LocalModel]:
 
 
 def local_settings(bundle: Path | None) -> Settings:
-    """Return the settings by variables, but for the limits of what one request may ask for."""
+    """Return the settings of environment variables, with any number of sources and rows."""
     settings = Settings(max_sources=MOST_ROWS, max_rows=MOST_ROWS)
     return settings.model_copy(update={"bundles": [bundle]}) if bundle else settings
 

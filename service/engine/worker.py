@@ -25,7 +25,7 @@ from service.search.protocol import Detokenize
 from service.wire import Answer, Steps
 
 ENOUGH, OF = 8, 4  # jobs to encode at once, or a part of those being decoded if that is fewer
-PASS = 32  # positions: about as much work as a pass of the encoder is besides its positions
+PASS = 32  # positions that take as long as what a pass of the encoder takes besides them
 
 Item = TypeVar("Item")
 

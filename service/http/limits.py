@@ -126,7 +126,8 @@ class Budget:
         try:
             await turn
         finally:
-            self._line.pop(share, None)  # if it waits no longer
+            self._line.pop(share, None)
+            self.set(share, share.nbytes)  # if it gave up: those behind it may fit now
 
     @property
     def crowded(self) -> bool:

@@ -35,8 +35,9 @@ NOISE = re.compile(
     r"|/onnxruntime_src/\S+ .*?\)( const)? (?=[A-Z!\[])|\S+\.cc:\d+ \w+ "
 )
 LONGEST_ERROR = 200  # characters
-CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
+CACHED = 16 << 20  # bytes of weights of a step for which one thread is as fast as all
 TWICE = 128 << 20  # bytes of weights of a step that may be in memory twice
+MEASURED = 2  # cores on which several workers for such a step were measured
 
 # A graph that multiplies u8 rows by s8 weights of 127 (tests/write_product.py), and the rows with
 # the largest product.
@@ -63,16 +64,16 @@ def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precisi
     return wanted
 
 
-def default_workers(step_bytes: int, cores: int) -> int:
-    """One a core, unless a step reads too many weights for each of them to read alone: then one in
-    all, whose products all cores share, so that the weights are read once (docs/adr/0005)."""
-    return cores if step_bytes <= TWICE else 1
+def default_workers(step_bytes: int, cores: int, *, may_twice: bool) -> int:
+    """One a core if one thread is as fast as all or, with two cores, the step may be opened twice.
+    Else one in all, whose products all cores share (docs/adr/0005)."""
+    most = TWICE if may_twice and cores == MEASURED else CACHED
+    return cores if step_bytes <= most else 1
 
 
 def opens_twice(step_bytes: int, workers: int) -> bool:
-    """Return whether the step is opened twice: with one thread, for workers that are busy together,
-    and with all threads, for one that is alone. Where the CPU's caches hold the weights of a step,
-    one thread alone is as fast as all (docs/adr/0005)."""
+    """Return whether the step is opened twice: with all threads, for a worker that is alone, and
+    with those that the other workers leave (docs/adr/0005)."""
     return workers > 1 and CACHED < step_bytes <= TWICE
 
 

@@ -91,11 +91,13 @@ class Session:
             path = bundle.path(bundle.manifest.shortlists)
             self.shortlists = read_shortlists(path, self._config, bundle.manifest.eos_ids)
         step_bytes = self._step_bytes
+        may_twice = bundle.manifest.target_lists is None  # their output projections open once
         self.workers = 1
         if self.on_cpu:
-            self.workers = settings.workers or default_workers(step_bytes, settings.cores)
+            default = default_workers(step_bytes, settings.cores, may_twice=may_twice)
+            self.workers = settings.workers or default
         beside = max(1, settings.cores - self.workers + 1)  # threads of a worker beside busy ones
-        self._twice = opens_twice(step_bytes, self.workers)
+        self._twice = may_twice and opens_twice(step_bytes, self.workers)
         threads = settings.cores if self._twice else beside
         self.target_lists: dict[tuple[int, ...], TargetList] = {}  # by the ids of the language
         if self.on_cpu:
@@ -109,7 +111,7 @@ class Session:
             for graph, file in graphs.items()
             if settings.opens(graph) and graph not in unused
         }
-        self._beside: dict[GraphName, LazyGraph] = {  # again, for workers that are not alone
+        self._beside: dict[GraphName, LazyGraph] = {  # for workers that are not alone
             graph: self._lazy(graph, bundle.path(file), beside)
             for graph, file in graphs.items()
             if self._twice and graph in STEPS & self._graphs.keys()
@@ -206,8 +208,8 @@ class Session:
         """Read a token (R,) a row at its position, and move every row on by one.
 
         Returns the `k` best next tokens, or the whole vocabulary if it is smaller, and on demand
-        all logits. The next step overwrites them. A worker that is not `alone` leaves the cores of
-        the others to them; the numbers are the same.
+        all logits. The next step overwrites them. A worker that is not `alone` uses the threads
+        that the others leave, unless it has gates; the numbers are the same.
         """
         graph: GraphName = "hidden_step" if self.target_lists else "step"
         if gates is not None:
@@ -249,8 +251,9 @@ class Session:
         listed = cache.listed if isinstance(cache, Cache) else None
         vocab_size = len(listed.tokens) if listed else self._config.target_vocab_size
         k = min(k, vocab_size)
-        again = None if alone else self._beside.get(graph)
-        opened = again.open() if again else self.open(graph)
+        opened = self.open(graph)  # and checked
+        if not alone and graph in self._beside:
+            opened = self._beside[graph].open()
         key = opened, tokens.shape, k, logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:

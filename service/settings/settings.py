@@ -130,7 +130,8 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         description="CPU workers per model, each with its own batch, at most as many as threads."
-        " 0: one per thread; one in all for a model whose step reads more than 128 MiB of weights",
+        " 0: one per thread if a step reads at most 16 MiB of weights, or 128 with two threads;"
+        " else one in all",
     )
     attention: bool = Field(
         default=True,

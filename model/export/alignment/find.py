@@ -21,7 +21,7 @@ from model.network.config import InputError
 from model.usage import GUIDED
 
 NEEDED = ("encoder", "step", "attention", "score")
-READ = {  # of bundle.json
+READ = {  # fields of bundle.json
     *("config", "decoder_start", "decoding", "eos_id", "files", "languages", "limits", "pad_id"),
     *("precisions", "source_prefix", "source_suffix", "tokenizers", "unknown_id"),
 }

@@ -10,6 +10,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+HELD = "held"  # the file that an export locks: a second one in its folder may lock the folder
+
 
 @contextmanager
 def replacement(bundle: Path) -> Generator[Path]:
@@ -18,10 +20,10 @@ def replacement(bundle: Path) -> Generator[Path]:
     Until then the old bundle stays. Folders that killed exports left behind are removed.
     """
     bundle.parent.mkdir(parents=True, exist_ok=True)
-    with locked(bundle.parent):  # else another export may remove the folder before it is held
+    with locked(bundle.parent):  # so that no other export removes the folder before it is held
         remove_rests(bundle)
         work = Path(tempfile.mkdtemp(prefix=f".{bundle.name}-", dir=bundle.parent))
-        lock = os.open(work, os.O_RDONLY)
+        lock = os.open(work / HELD, os.O_CREAT | os.O_RDWR)
         fcntl.flock(lock, fcntl.LOCK_EX)  # held as long as this process lives
     try:
         new = work / "new"
@@ -29,7 +31,8 @@ def replacement(bundle: Path) -> Generator[Path]:
         yield new
         swap(new, bundle, work / "old")
     finally:
-        shutil.rmtree(work)
+        with locked(bundle.parent):
+            shutil.rmtree(work)
         os.close(lock)
 
 
@@ -100,11 +103,11 @@ def remove_rests(bundle: Path) -> None:
             shutil.rmtree(work)
 
 
-def is_free(folder: Path) -> bool:
+def is_free(work: Path) -> bool:
     try:
-        lock = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:  # another export has just removed it
-        return False
+        lock = os.open(work / HELD, os.O_RDWR)
+    except FileNotFoundError:
+        return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

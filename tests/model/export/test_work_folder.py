@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from model.export.files.work_folder import remove_rests, replacement
+from model.export.files.work_folder import changed, remove_rests, replacement
 
 REPOSITORY = Path(__file__).parent.parent.parent.parent
 EXPORT = """
@@ -97,6 +97,15 @@ def test_an_export_that_begins_at_the_same_moment_leaves_the_other_its_folder(bu
     other[0].join()
     assert names_beside(bundle) == ["kept"]
     assert (bundle / "bundle.json").read_text() in ("new", "other")
+
+
+def test_a_new_bundle_is_changed_before_it_takes_its_place(bundle):
+    with replacement(bundle) as new:
+        (new / "bundle.json").write_text("new")
+        with changed(new) as altered:
+            (altered / "card").write_text("a card")
+    assert sorted(path.name for path in bundle.iterdir()) == ["bundle.json", "card"]
+    assert names_beside(bundle) == ["kept"]
 
 
 @pytest.mark.parametrize("room", ["100", "4096"])  # too little for a tokenizer, and for NOTICE

@@ -237,6 +237,29 @@ def test_few_sources_are_encoded_while_rows_wait(tiny_bundle, monkeypatch, lengt
     assert max(count for rows, count in passes if rows) == max(1, 15 // length)
 
 
+def test_a_step_uses_the_cores_of_workers_that_have_nothing(tiny_bundle):
+    with running(tiny_bundle) as engine:  # two workers
+        step, seen, together = engine.session.step, [], threading.Barrier(2)
+
+        def watched(*given, **more):
+            seen.append(more["alone"])
+            return step(*given, **more)
+
+        def met(*given, **more):
+            together.wait(60)  # so that both have rows at the second step
+            return watched(*given, **more)
+
+        engine.session.step = watched
+        answers(engine, [entry([4, 9], max_new_tokens=9)])
+        assert {*seen} == {True}
+        seen.clear()
+        engine.session.step = met
+        jobs = put(engine, [entry([4, 9], max_new_tokens=2) for _ in range(40)])
+        for job in jobs:
+            job.result.result(60)
+    assert seen[2:] == [False, False]
+
+
 @given(lengths=st.lists(st.integers(1, 90), min_size=1, max_size=40))
 def test_passes_of_similar_lengths_cost_less_than_one_of_all(lengths):
     jobs = [Job(entry([4] * length)) for length in lengths]

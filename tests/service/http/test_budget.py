@@ -75,10 +75,13 @@ def test_a_request_that_gives_up_delays_no_other():
         shared.add(Share(), 90)
         waiting = asyncio.create_task(shared.wait(Share(), 50))
         await asyncio.sleep(0)
-        assert not shared.give(Share(), 5)  # it would fit, but came later
+        behind = asyncio.create_task(shared.wait(Share(), 4))
+        await asyncio.sleep(0)
+        assert not shared.give(Share(), 5)  # both would fit, but came later
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
+        await asyncio.wait_for(behind, 60)
         assert shared.give(Share(), 5)
 
     asyncio.run(run())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from model.checkpoint import load_model
 from service.bundle.manifest import load_bundle
-from service.errors import StartupError
+from service.errors import PassFailed, StartupError
 from service.runtime.providers import installed_provider, open_graph
 from service.runtime.self_check import check_parity
 from service.runtime.session import Session
@@ -217,8 +217,10 @@ def test_a_small_model_has_a_worker_a_core_and_a_large_one_is_shared(tiny, monke
         return Session(load_bundle(tiny), FP32.model_copy(update={"threads": 3, **given})).workers
 
     assert (workers(), workers(workers=2)) == (3, 2)
+    monkeypatch.setattr("service.runtime.providers.CACHED", 0)
+    assert (workers(), workers(workers=2), workers(threads=2)) == (1, 2, 2)
     monkeypatch.setattr("service.runtime.providers.TWICE", 0)
-    assert (workers(), workers(workers=2)) == (1, 2)
+    assert (workers(), workers(workers=2), workers(threads=2)) == (1, 2, 1)
 
 
 @pytest.mark.parametrize("precision", [Precision.fp32, Precision.int8])
@@ -228,7 +230,7 @@ def test_a_worker_that_is_alone_uses_all_cores_and_gets_the_same_numbers(
     opened = opening(monkeypatch)
     monkeypatch.setattr("service.runtime.providers.CACHED", 0)
     bundle = load_bundle(g2p)
-    given = {"precision": precision, "threads": 3}
+    given = {"precision": precision, "threads": 3, "workers": 3}
     session = Session(bundle, FP32.model_copy(update=given))
     assert sorted(opened) == [("encoder", 3), ("step", 1), ("step", 3)]
     size = bundle.manifest.config.target_vocab_size
@@ -236,13 +238,26 @@ def test_a_worker_that_is_alone_uses_all_cores_and_gets_the_same_numbers(
     cache.insert(session.encode(sources(bundle, [*range(1, 21)]))[1])
     for alone in (True, False, True):
         cache.position[:] = 0
+        cache.bindings.clear()
         found = [session.step(cache, np.full(40, t), 2, logits=True, alone=alone) for t in (4, 9)]
         runs.append(found[-1].logits[:, :size].tobytes())
+        assert {graph is session.open("step") for graph, *_ in cache.bindings} == {alone}
     assert len({*runs}) == 1
     read = np.full((40, 2), 5)
     drafted = [session.draft_step(cache, read, 2, alone=alone) for alone in (True, False)]
     assert drafted[0].ids.tobytes() == drafted[1].ids.tobytes()
     assert sorted(opened)[:2] == [("draft_step", 1), ("draft_step", 3)]
+
+
+def test_what_a_check_refuses_computes_beside_no_other_worker_either(g2p, monkeypatch):
+    monkeypatch.setattr("service.runtime.providers.CACHED", 0)
+    session = Session(load_bundle(g2p), FP32.model_copy(update={"threads": 2}))
+    session.check_on_opening("draft_step", lambda: "it is wrong")
+    cache = session.new_cache(rows_per_source=1)
+    cache.insert(session.encode(sources(load_bundle(g2p), [3]))[1])
+    for alone in (True, False):
+        with pytest.raises(PassFailed, match="it is wrong"):
+            session.draft_step(cache, np.full((1, 2), 5), 1, alone=alone)
 
 
 def test_several_threads_compute_what_one_does(bundle, session):
