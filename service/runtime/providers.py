@@ -143,7 +143,7 @@ class LazyGraph:
         self._open_session = open_session
         self._lock = RLock()  # the check runs the graph, on the thread that opened it
         self._session: ort.InferenceSession | None = None
-        self._checked: ort.InferenceSession | None = None  # the same, for which nobody need wait
+        self.checked: ort.InferenceSession | None = None  # the same, for which nobody need wait
         self._refusal: str | None = None
         self.check: Callable[[], str | None] | None = None  # returns what is wrong with the graph
 
@@ -152,8 +152,6 @@ class LazyGraph:
 
         If it cannot be opened or checked now, for want of memory, the next call tries again.
         """
-        if self._checked:
-            return self._checked
         with self._lock:
             if self._refusal:
                 raise PassFailed(self._refusal)
@@ -168,7 +166,7 @@ class LazyGraph:
             if self._refusal:
                 self._session = None
                 raise PassFailed(self._refusal)
-            self._checked = session
+            self.checked = session
             return session
 
 

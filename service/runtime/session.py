@@ -144,7 +144,8 @@ class Session:
 
     def open(self, graph: GraphName) -> ort.InferenceSession:
         """Return the graph's session. Raise PassFailed if the graph was opened and is wrong."""
-        return self._graphs[graph].open()
+        lazy = self._graphs[graph]
+        return lazy.checked or lazy.open()
 
     def check_on_opening(self, graph: GraphName, check: Callable[[], str | None]) -> None:
         """Let `check` return what is wrong with the graph as soon as it is open."""
@@ -253,7 +254,7 @@ class Session:
         k = min(k, vocab_size)
         opened = self.open(graph)  # and checked
         if not alone and graph in self._beside:
-            opened = self._beside[graph].open()
+            opened = self._beside[graph].checked or self._beside[graph].open()
         key = opened, tokens.shape, k, logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
