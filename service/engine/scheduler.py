@@ -7,11 +7,11 @@ for every pair of positions.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from typing_extensions import override
 
@@ -22,7 +22,10 @@ from service.wire import Answer, Entry
 
 MAX_LOGITS_BYTES = 256 << 20  # of all workers; a step allocates once or twice as much more
 DELAY = 2  # weight of a position in a pass that delays rows being decoded
+PASS = 32  # positions that take as long as what a pass of the encoder takes besides them
 KEPT, OF = 64, 512  # positions of a batch that only the first jobs of small requests may take
+
+Item = TypeVar("Item")
 
 
 class JobSize(NamedTuple):
@@ -242,3 +245,26 @@ class Scheduler:
     def _fits_a_pass(self, positions: int, delays: bool) -> bool:
         cost = self.pass_cost * (DELAY if delays else 1)
         return positions * cost <= self.max_pass_tokens
+
+
+def apart(items: Sequence[Item], gated: Callable[[Item], bool]) -> list[list[Item]]:
+    """Return the items that need no gates and those that do: a list of each, unless it is empty.
+
+    They take passes of their own, so that a request without ablation never waits for one with it.
+    """
+    plain = [item for item in items if not gated(item)]
+    others = [item for item in items if gated(item)]
+    return [each for each in (plain, others) if each]
+
+
+def by_length(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """Yield the jobs, longest sources first, in passes of similar lengths: a pass pads all sources
+    to its longest. A new one begins where those left would get more padding than PASS."""
+    ordered = sorted(jobs, key=lambda job: job.size.source, reverse=True)
+    first = 0
+    for i, job in enumerate(ordered):
+        padding = ordered[first].size.source - job.size.source
+        if padding * (len(ordered) - i) > PASS:
+            yield ordered[first:i]
+            first = i
+    yield ordered[first:]

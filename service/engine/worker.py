@@ -1,10 +1,9 @@
 """One thread that encodes, decodes and scores for a model, with KV caches of its own."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from service.engine.batch import Batch, BatchKey
 from service.engine.gates import decoder_gates, encoder_gates
 from service.engine.pooling import pool
 from service.engine.queue import Queue
-from service.engine.scheduler import Job, PassSize, Scheduler
+from service.engine.scheduler import Job, PassSize, Scheduler, apart, by_length
 from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
 from service.runtime.cache import Cross
@@ -25,9 +24,6 @@ from service.search.protocol import Detokenize
 from service.wire import Answer, Steps
 
 ENOUGH, OF = 8, 4  # jobs to encode at once, or a part of those being decoded if that is fewer
-PASS = 32  # positions that take as long as what a pass of the encoder takes besides them
-
-Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -373,29 +369,6 @@ class Worker:
         longest = self._manifest.limits.max_target_length
         ids = [*before, *row.target]
         return np.array(ids[:longest] if whole else ids[:-1])
-
-
-def apart(items: Sequence[Item], gated: Callable[[Item], bool]) -> list[list[Item]]:
-    """Return the items that need no gates and those that do: a list of each, unless it is empty.
-
-    They take passes of their own, so that a request without ablation never waits for one with it.
-    """
-    plain = [item for item in items if not gated(item)]
-    others = [item for item in items if gated(item)]
-    return [each for each in (plain, others) if each]
-
-
-def by_length(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """Yield the jobs, longest sources first, in passes of similar lengths: a pass pads all sources
-    to its longest. A new one begins where those left would get more padding than PASS."""
-    ordered = sorted(jobs, key=lambda job: job.size.source, reverse=True)
-    first = 0
-    for i, job in enumerate(ordered):
-        padding = ordered[first].size.source - job.size.source
-        if padding * (len(ordered) - i) > PASS:
-            yield ordered[first:i]
-            first = i
-    yield ordered[first:]
 
 
 def weighs_encoder(job: Job) -> bool:

@@ -64,17 +64,22 @@ def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precisi
     return wanted
 
 
-def default_workers(step_bytes: int, cores: int, *, may_twice: bool) -> int:
-    """One a core if one thread is as fast as all or, with two cores, the step may be opened twice.
-    Else one in all, whose products all cores share (docs/adr/0005)."""
+class Shares(NamedTuple):
+    """How the workers of a model share the cores of a CPU (docs/adr/0005)."""
+
+    workers: int
+    threads: int  # that compute a graph for one of them
+    beside: int | None = None  # a step beside busy workers, if it is opened twice
+
+
+def share_cores(step_bytes: int, cores: int, workers: int, *, may_twice: bool) -> Shares:
+    """Return the shares of so many workers. 0: one a core if one thread is as fast as all or, with
+    two cores, the step may be opened twice; else one in all, whose products all cores share."""
     most = TWICE if may_twice and cores == MEASURED else CACHED
-    return cores if step_bytes <= most else 1
-
-
-def opens_twice(step_bytes: int, workers: int) -> bool:
-    """Return whether the step is opened twice: with all threads, for a worker that is alone, and
-    with those that the other workers leave (docs/adr/0005)."""
-    return workers > 1 and CACHED < step_bytes <= TWICE
+    workers = workers or (cores if step_bytes <= most else 1)
+    left = max(1, cores - workers + 1)
+    twice = may_twice and workers > 1 and CACHED < step_bytes <= TWICE
+    return Shares(workers, cores, left) if twice else Shares(workers, left)
 
 
 @once

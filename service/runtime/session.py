@@ -33,10 +33,9 @@ from service.runtime.providers import (
     LazyGraph,
     cache_device,
     choose_precision,
-    default_workers,
     describe_graph,
     open_graph,
-    opens_twice,
+    share_cores,
     usable_provider,
 )
 from service.runtime.signatures import check_signature, expected_tensors
@@ -90,15 +89,11 @@ class Session:
         if bundle.manifest.shortlists and self.on_cpu and graphs.keys() >= SHORTLISTED:
             path = bundle.path(bundle.manifest.shortlists)
             self.shortlists = read_shortlists(path, self._config, bundle.manifest.eos_ids)
-        step_bytes = self._step_bytes
+        workers = settings.workers if self.on_cpu else 1
         may_twice = bundle.manifest.target_lists is None  # their output projections open once
-        self.workers = 1
-        if self.on_cpu:
-            default = default_workers(step_bytes, settings.cores, may_twice=may_twice)
-            self.workers = settings.workers or default
-        beside = max(1, settings.cores - self.workers + 1)  # threads of a worker beside busy ones
-        self._twice = may_twice and opens_twice(step_bytes, self.workers)
-        threads = settings.cores if self._twice else beside
+        shares = share_cores(self._step_bytes, settings.cores, workers, may_twice=may_twice)
+        self.workers, threads, beside = shares
+        self._twice = beside is not None
         self.target_lists: dict[tuple[int, ...], TargetList] = {}  # by the ids of the language
         if self.on_cpu:
             open_output = partial(self._lazy, "output", threads=threads)
@@ -114,7 +109,7 @@ class Session:
         self._beside: dict[GraphName, LazyGraph] = {  # for workers that are not alone
             graph: self._lazy(graph, bundle.path(file), beside)
             for graph, file in graphs.items()
-            if self._twice and graph in STEPS & self._graphs.keys()
+            if beside and graph in STEPS & self._graphs.keys()
         }
         self._check_signatures(bundle)
         self._device_bindings: DeviceBindings | None = None

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.attention import NO_ATTENTION, Head
-from service.engine.scheduler import Job
-from service.engine.worker import PASS, by_length
+from service.engine.scheduler import PASS, Job, by_length
 from service.errors import DeadlineExceeded, Overloaded, Unavailable
 from tests.service.engine.engines import (
     ONE_WORKER,
