@@ -110,8 +110,11 @@ def linear_layers(model: Transformer) -> list[str]:
     return [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
 
 
-def int8_sources(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Source]:
-    """Return `names` (N, K) as int8, each with scales (N,), and all other weights at fp32.
+def int8_sources(
+    tensors: Mapping[str, Tensor], names: Collection[str], rounded: Mapping[str, Tensor]
+) -> dict[str, Source]:
+    """Return `names` (N, K) as int8, each with scales (N,), and all other weights at fp32. Those in
+    `rounded` are rounded already.
 
     A row is an output channel of a linear layer, or a token of an embedding: one tied matrix serves
     both.
@@ -121,7 +124,8 @@ def int8_sources(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[
         if name in names:
             scale = Source(torch.float32, (len(tensor),), partial(row_scales, tensor))
             sources[scale_name(name)] = scale
-            sources[name] = Source(torch.int8, tuple(tensor.shape), partial(int8_rows, tensor))
+            rows = partial(int8_rows, tensor, rounded.get(name))
+            sources[name] = Source(torch.int8, tuple(tensor.shape), rows)
         else:
             sources[name] = converted(tensor, torch.float32)
     return sources
@@ -160,8 +164,12 @@ def row_scales(tensor: Tensor) -> Iterator[Tensor]:
         done += len(rows)
 
 
-def int8_rows(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield rows of (N, K) divided by their scales and rounded; a row of zeros stays zeros."""
+def int8_rows(tensor: Tensor, rounded: Tensor | None = None) -> Iterator[Tensor]:
+    """Yield rows of (N, K) divided by their scales and rounded, to the nearest unless they are
+    given as `rounded`; a row of zeros stays zeros."""
+    if rounded is not None:
+        yield from pieces_of(rounded)
+        return
     for rows, scales in zip(pieces_of(tensor), row_scales(tensor), strict=True):
         scale = scales.unsqueeze(1)
         units = torch.where(scale > 0, rows.float() / scale, 0.0)

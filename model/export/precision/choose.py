@@ -35,21 +35,24 @@ class Chosen:
     wide: set[str]  # linear layers of int8 that read 16 bits of their activations
     whole: float  # damage if all modules were int8, with 8 bits of activations
     chosen: float
-    tolerable: float
 
 
-def choose(model: Transformer, damage: Damage, passes: int, tolerance: float) -> Chosen:
+def limit_of(damage: Damage, tolerance: float) -> float:
+    """Return the most damage that is tolerable: `tolerance` of the entropy."""
+    return max(LEAST, tolerance * damage.entropy)
+
+
+def choose(model: Transformer, damage: Damage, passes: int, tolerable: float) -> Chosen:
     """Let large products read 16 bits of their activations, the most damaging for their size first,
-    until the damage of all is at most `tolerance` of the entropy. A product that then still does
-    too much leaves int8; a small one does so at once.
+    until the damage of all is at most `tolerable`. A product that then still does too much leaves
+    int8; a small one does so at once.
 
     The modules of a place, such as the keys of all layers, are measured together first. After
     `passes` they are not measured one by one any more.
     """
-    tolerable = max(LEAST, tolerance * damage.entropy)
     modules = int8_modules(model)
     whole = damage.of(modules)
-    choice = Chosen({*modules}, set(), whole, whole, tolerable)
+    choice = Chosen({*modules}, set(), whole, whole)
     if whole <= tolerable:
         return choice
     units, size = units_of(model, modules), partial(size_of, model)

@@ -6,6 +6,7 @@ Sums of integers are exact in the graphs and in float32 here, so their last bits
 from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -14,19 +15,26 @@ from model.export.files.weights import int8_rows, row_scales, scales_of
 from model.network.transformer import Transformer
 
 Scales = Mapping[str, float]  # largest activation that a linear layer receives, by the layer's name
+Weights = Mapping[str, Tensor]  # int8 (N, K), by the matrix's name
+NEAREST: Weights = MappingProxyType({})
 FINER = 254  # units of a remainder in a unit of the activation: it is at most half of one
 
 
 @contextmanager
 def rounded(
-    model: Transformer, names: Iterable[str], scales: Scales, wide: Collection[str] = ()
+    model: Transformer,
+    names: Iterable[str],
+    scales: Scales,
+    wide: Collection[str] = (),
+    weights: Weights = NEAREST,
 ) -> Generator[None]:
     """Let linear layers and embeddings compute in int8. Layers in `scales` have a constant scale of
     their activations, others one for each row. Those of `wide` read 16 bits of them."""
     modules = {name: model.get_submodule(name) for name in names}
     for name, module in modules.items():
         if isinstance(module, nn.Linear):
-            module.forward = partial(multiply, module, scales.get(name), name in wide)
+            units = weights.get(f"{name}.weight")
+            module.forward = partial(multiply, module, units, scales.get(name), name in wide)
         else:
             assert isinstance(module, nn.Embedding)
             module.forward = partial(look_up, module, scales_of(module.weight))
@@ -37,11 +45,14 @@ def rounded(
             del module.forward  # the method of the class is back
 
 
-def multiply(layer: nn.Linear, largest: float | None, is_wide: bool, input: Tensor) -> Tensor:
-    """(..., K) -> (..., N); `largest` is the value behind a constant scale."""
+def multiply(
+    layer: nn.Linear, units: Tensor | None, largest: float | None, is_wide: bool, input: Tensor
+) -> Tensor:
+    """(..., K) -> (..., N); `largest` is the value behind a constant scale, `units` (N, K) are the
+    weights if they are not rounded to the nearest."""
     rows = rounded_rows(input, largest, is_wide)
-    weights = zip(int8_rows(layer.weight), row_scales(layer.weight), strict=True)
-    parts = [rows @ (units.float() * scale.unsqueeze(1)).T for units, scale in weights]
+    weights = zip(int8_rows(layer.weight, units), row_scales(layer.weight), strict=True)
+    parts = [rows @ (each.float() * scale.unsqueeze(1)).T for each, scale in weights]
     product = torch.cat(parts, -1)
     return product if layer.bias is None else product + layer.bias  # pyright: ignore[reportUnnecessaryComparison]  torch's stubs know no layer without
 

@@ -24,8 +24,9 @@ from model.export.files.weights import (
     int8_sources,
 )
 from model.export.graphs.wrappers import export_graphs
+from model.export.precision import calibrate as calibration
 from model.export.precision import choose
-from model.export.precision.calibrate import affordable, calibrate
+from model.export.precision.calibrate import affordable, calibrate, rounded_weights
 from model.export.precision.damage import Damage, divergence, entropy
 from model.export.precision.int8_products import rounded
 from model.export.precision.quantize import quantize
@@ -83,32 +84,36 @@ def test_products_of_outliers_leave_int8(kind):
     pairs = samples(model)
     found = calibrate(model, pairs)
     assert found.fp32 & {*DOWN}
-    damage = Damage(model, found.scales, pairs)
     kept = {*int8_modules(model)} - found.fp32
+    damage = Damage(model, found.scales, pairs[1::2], found.weights)  # those it was not fitted to
     most = max(choose.LEAST, choose.ON_RANDOM_IDS * damage.entropy)
     assert damage.of(kept, found.wide) <= most < damage.of(int8_modules(model))
+    assert Damage(model, found.scales, pairs).of(int8_modules(model)) > most
 
 
 @torch.no_grad()
 def test_wide_products_of_a_graph_are_those_of_torch(tmp_path):
-    """Next to some with 8 bits. The first layer has constant scales, the second those of rows."""
+    """Next to some with 8 bits. The first layer has constant scales, the second those of rows. Its
+    weights are rounded for what they multiply, those of the first to the nearest."""
     model = like_t5()
     name, proto = next(export_graphs(model))
     assert name == "encoder"
     names = {each for each in int8_modules(model) if each.startswith("encoder.layers")}
     wide = {each for each in names if not each.endswith(".up")}
-    scales = calibrate(model, samples(model)).scales
+    pairs = samples(model)
+    scales = calibrate(model, pairs).scales
     scales = {each: scale for each, scale in scales.items() if ".layers.0." in each}
     tensors = {key: tensor.detach() for key, tensor in model.state_dict().items()}
     weights = {f"{each}.weight" for each in names}
     quantize(proto, scales, weights, {f"{each}.bias" for each in names}, wide)
-    stored = write_tensors(tmp_path / "weights.safetensors", int8_sources(tensors, weights))
+    given = {name: each for name, each in rounded_weights(model, pairs).items() if ".1." in name}
+    stored = write_tensors(tmp_path / "weights.safetensors", int8_sources(tensors, weights, given))
     refer_to(proto.graph, "weights.safetensors", stored)
     onnx.save(proto, tmp_path / "graph.onnx")
     ids, lengths = pad([[5, 9, 7, 200], [6, 250]], model.config.pad_id)
     session = open_graph(tmp_path / "graph.onnx")
     found = session.run(["memory"], {"source_ids": ids.numpy(), "source_length": lengths.numpy()})
-    with rounded(model, names, scales, wide):
+    with rounded(model, names, scales, wide, given):
         expected, _ = model.encoder(ids, lengths)
     for row, other, length in zip(found[0], expected.numpy(), lengths, strict=True):
         np.testing.assert_allclose(row[:length], other[:length], rtol=1e-3, atol=1e-3)
@@ -138,6 +143,7 @@ def test_what_softmax_amplifies_leaves_8_bits_first(wide, left, monkeypatch):
     name = "decoder.layers.0.cross_attention"
     found = calibrate(model, pairs, 0)
     assert {f"{name}.query", f"{name}.key"} & getattr(found, left)
+    damage = Damage(model, found.scales, pairs[1::2], found.weights)
     assert damage.of({*int8_modules(model)} - found.fp32, found.wide) <= whole / 3
     assert len(found.fp32 | found.wide) < len(int8_modules(model)) / 3
 
@@ -268,3 +274,50 @@ def write(model, folder):
     trained = TrainedModel(model, None, None, plain_usage(model.config, None))
     write_model(trained, WeightType.fp32, Precision.int8, folder, lambda _: None)
     return folder / "int8"
+
+
+def test_rounding_is_judged_by_pairs_that_it_was_not_fitted_to(monkeypatch):
+    model = like_t5()
+    pairs = samples(model)
+    fitted, judged = [], []
+
+    def rounding(_, seen):
+        fitted.extend(seen)
+        return {}
+
+    class Recorded(Damage):
+        def __init__(self, model, scales, pairs, *weights):
+            super().__init__(model, scales, pairs, *weights)
+            judged[:] = pairs
+
+    monkeypatch.setattr(calibration, "rounded_weights", rounding)
+    monkeypatch.setattr(calibration, "Damage", Recorded)
+    calibrate(model, pairs, 0)
+    assert fitted
+    assert judged
+    assert not {*map(str, fitted)} & {*map(str, judged)}
+    fitted.clear()
+    calibrate(model, pairs[:1], 0)  # one pair serves both
+    assert fitted == judged == pairs[:1]
+
+
+def test_a_matrix_whose_rows_are_looked_up_keeps_the_nearest_numbers():
+    for tied, others in ((Tied.all, set()), (Tied.embeddings, {"generator.weight"})):
+        model = like_t5(tied=tied)
+        found = rounded_weights(model, samples(model))
+        linear = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+        assert found.keys() == linear - {"generator.weight"} | others
+
+
+def test_layers_are_read_in_parts(monkeypatch):
+    """So that what large networks multiply need not be in memory at once."""
+    model = like_t5()
+    pairs = samples(model)[:4]
+    whole = rounded_weights(model, pairs)
+    monkeypatch.setattr(calibration, "MOST_INPUTS", 5000)
+    names = [name.removesuffix(".weight") for name in whole]
+    parts = [*calibration.batches_of(model, pairs, names)]
+    assert len(parts) > 3
+    assert [name for part in parts for name in part] == names
+    for name, rows in rounded_weights(model, pairs).items():
+        assert torch.equal(rows, whole[name])

@@ -57,7 +57,7 @@ def save(proto, tensors, int8, folder, scales=None, wide=()):
     tensors = {name: torch.from_numpy(array) for name, array in tensors.items()}
     biases = {name for name, tensor in tensors.items() if tensor.dim() == 1}
     quantize(proto, scales or {}, int8, biases, wide)
-    stored = write_tensors(folder / "weights.safetensors", int8_sources(tensors, int8))
+    stored = write_tensors(folder / "weights.safetensors", int8_sources(tensors, int8, {}))
     refer_to(proto.graph, "weights.safetensors", stored)
     onnx.save(proto, folder / "graph.onnx")
     onnx.checker.check_model(folder / "graph.onnx")
