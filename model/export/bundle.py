@@ -205,7 +205,7 @@ def write_int8(model: Transformer, folder: Path, found: Calibration) -> SaveGrap
     biases = {name for name, tensor in tensors.items() if tensor.dim() == 1}
     biases -= {f"{layer}.bias" for layer in found.fp32}
     folder.mkdir()
-    stored = write_tensors(folder / WEIGHTS, int8_sources(tensors, names, found.weights))
+    stored = write_tensors(folder / WEIGHTS, int8_sources(tensors, names, found.by_gptq))
 
     def save(name: str, proto: onnx.ModelProto, tokens: IdArray | None) -> None:
         quantize(proto, found.scales, names, biases, found.wide)

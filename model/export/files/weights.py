@@ -111,10 +111,10 @@ def linear_layers(model: Transformer) -> list[str]:
 
 
 def int8_sources(
-    tensors: Mapping[str, Tensor], names: Collection[str], rounded: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor], names: Collection[str], by_gptq: Mapping[str, Tensor]
 ) -> dict[str, Source]:
-    """Return `names` (N, K) as int8, each with scales (N,), and all other weights at fp32. Those in
-    `rounded` are rounded already.
+    """Return `names` (N, K) as int8, each with scales (N,), and all other weights at fp32. What is
+    not in `by_gptq` is rounded to the nearest.
 
     A row is an output channel of a linear layer, or a token of an embedding: one tied matrix serves
     both.
@@ -124,7 +124,7 @@ def int8_sources(
         if name in names:
             scale = Source(torch.float32, (len(tensor),), partial(row_scales, tensor))
             sources[scale_name(name)] = scale
-            rows = partial(int8_rows, tensor, rounded.get(name))
+            rows = partial(int8_rows, tensor, by_gptq.get(name))
             sources[name] = Source(torch.int8, tuple(tensor.shape), rows)
         else:
             sources[name] = converted(tensor, torch.float32)
@@ -164,11 +164,11 @@ def row_scales(tensor: Tensor) -> Iterator[Tensor]:
         done += len(rows)
 
 
-def int8_rows(tensor: Tensor, rounded: Tensor | None = None) -> Iterator[Tensor]:
-    """Yield rows of (N, K) divided by their scales and rounded, to the nearest unless they are
-    given as `rounded`; a row of zeros stays zeros."""
-    if rounded is not None:
-        yield from pieces_of(rounded)
+def int8_rows(tensor: Tensor, by_gptq: Tensor | None = None) -> Iterator[Tensor]:
+    """Yield rows of (N, K) divided by their scales and rounded, to the nearest if GPTQ has not
+    rounded them; a row of zeros stays zeros."""
+    if by_gptq is not None:
+        yield from pieces_of(by_gptq)
         return
     for rows, scales in zip(pieces_of(tensor), row_scales(tensor), strict=True):
         scale = scales.unsqueeze(1)

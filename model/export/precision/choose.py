@@ -37,7 +37,7 @@ class Chosen:
     chosen: float
 
 
-def limit_of(damage: Damage, tolerance: float) -> float:
+def tolerable_damage(damage: Damage, tolerance: float) -> float:
     """Return the most damage that is tolerable: `tolerance` of the entropy."""
     return max(LEAST, tolerance * damage.entropy)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from model.data.pairs import pad
 from model.export.checks.samples import IdPairs
-from model.export.precision.int8_products import NEAREST, Scales, Weights, rounded
+from model.export.precision.int8_products import NEAREST, ByGptq, Scales, rounded
 from model.network.transformer import Transformer
 
 LIKELIEST = 16  # tokens at a position whose probabilities are compared one by one
@@ -28,15 +28,14 @@ class Batch:
 
 
 class Damage:
-    """Compares int8 with fp32, teacher-forced, on the pairs that it was made with. The matrices in
-    `weights` are rounded as they say, others to the nearest."""
+    """Compares int8 with fp32, teacher-forced, on the pairs that it was made with."""
 
     def __init__(
-        self, model: Transformer, scales: Scales, pairs: IdPairs, weights: Weights = NEAREST
+        self, model: Transformer, scales: Scales, pairs: IdPairs, by_gptq: ByGptq = NEAREST
     ) -> None:
         self._model = model
         self._scales = scales
-        self.weights = weights
+        self.by_gptq = by_gptq
         self.passes = 0
         by_length = sorted(pairs, key=lambda pair: len(pair[1]))
         chunks = (by_length[first : first + PAIRS] for first in range(0, len(pairs), PAIRS))
@@ -53,7 +52,7 @@ class Damage:
         """
         total = count = 0.0
         self.passes += 1
-        with rounded(self._model, int8, self._scales, wide, self.weights):
+        with rounded(self._model, int8, self._scales, wide, self.by_gptq):
             for batch in self._batches:
                 hidden = self._hidden(batch.source, batch.target)
                 total += divergence(batch.log_probs, self._chosen(hidden, batch.ids)).sum().item()

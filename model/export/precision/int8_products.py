@@ -15,8 +15,8 @@ from model.export.files.weights import int8_rows, row_scales, scales_of
 from model.network.transformer import Transformer
 
 Scales = Mapping[str, float]  # largest activation that a linear layer receives, by the layer's name
-Weights = Mapping[str, Tensor]  # int8 (N, K), by the matrix's name
-NEAREST: Weights = MappingProxyType({})
+ByGptq = Mapping[str, Tensor]  # int8 (N, K) of matrices that GPTQ rounded, by their names
+NEAREST: ByGptq = MappingProxyType({})  # rounds all matrices to the nearest
 FINER = 254  # units of a remainder in a unit of the activation: it is at most half of one
 
 
@@ -26,14 +26,14 @@ def rounded(
     names: Iterable[str],
     scales: Scales,
     wide: Collection[str] = (),
-    weights: Weights = NEAREST,
+    by_gptq: ByGptq = NEAREST,
 ) -> Generator[None]:
     """Let linear layers and embeddings compute in int8. Layers in `scales` have a constant scale of
     their activations, others one for each row. Those of `wide` read 16 bits of them."""
     modules = {name: model.get_submodule(name) for name in names}
     for name, module in modules.items():
         if isinstance(module, nn.Linear):
-            units = weights.get(f"{name}.weight")
+            units = by_gptq.get(f"{name}.weight")
             module.forward = partial(multiply, module, units, scales.get(name), name in wide)
         else:
             assert isinstance(module, nn.Embedding)
@@ -48,8 +48,8 @@ def rounded(
 def multiply(
     layer: nn.Linear, units: Tensor | None, largest: float | None, is_wide: bool, input: Tensor
 ) -> Tensor:
-    """(..., K) -> (..., N); `largest` is the value behind a constant scale, `units` (N, K) are the
-    weights if they are not rounded to the nearest."""
+    """(..., K) -> (..., N); `largest` is the value behind a constant scale, `units` (N, K) are int8
+    weights that GPTQ rounded."""
     rows = rounded_rows(input, largest, is_wide)
     weights = zip(int8_rows(layer.weight, units), row_scales(layer.weight), strict=True)
     parts = [rows @ (each.float() * scale.unsqueeze(1)).T for each, scale in weights]

@@ -8,9 +8,9 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
-from model.checkpoint import TrainedModel, load_model
+from model.checkpoint import WEIGHTS, TrainedModel, load_model
 from model.data.pairs import pad
-from model.export.bundle import write_model
+from model.export.bundle import write_int8, write_model
 from model.export.checks.answers import answer, torch_log_probs
 from model.export.checks.compare import compare, open_graph
 from model.export.checks.samples import samples
@@ -21,12 +21,19 @@ from model.export.files.weights import (
     fp32_products,
     int8_modules,
     int8_names,
+    int8_rows,
     int8_sources,
+    linear_layers,
 )
 from model.export.graphs.wrappers import export_graphs
 from model.export.precision import calibrate as calibration
 from model.export.precision import choose
-from model.export.precision.calibrate import affordable, calibrate, rounded_weights
+from model.export.precision.calibrate import (
+    affordable,
+    calibrate,
+    layers_for_gptq,
+    round_by_gptq,
+)
 from model.export.precision.damage import Damage, divergence, entropy
 from model.export.precision.int8_products import rounded
 from model.export.precision.quantize import quantize
@@ -85,7 +92,7 @@ def test_products_of_outliers_leave_int8(kind):
     found = calibrate(model, pairs)
     assert found.fp32 & {*DOWN}
     kept = {*int8_modules(model)} - found.fp32
-    damage = Damage(model, found.scales, pairs[1::2], found.weights)  # those it was not fitted to
+    damage = Damage(model, found.scales, pairs[1::2], found.by_gptq)  # those it was not fitted to
     most = max(choose.LEAST, choose.ON_RANDOM_IDS * damage.entropy)
     assert damage.of(kept, found.wide) <= most < damage.of(int8_modules(model))
     assert Damage(model, found.scales, pairs).of(int8_modules(model)) > most
@@ -106,7 +113,8 @@ def test_wide_products_of_a_graph_are_those_of_torch(tmp_path):
     tensors = {key: tensor.detach() for key, tensor in model.state_dict().items()}
     weights = {f"{each}.weight" for each in names}
     quantize(proto, scales, weights, {f"{each}.bias" for each in names}, wide)
-    given = {name: each for name, each in rounded_weights(model, pairs).items() if ".1." in name}
+    layers = [each for each in layers_for_gptq(model) if ".1." in each]
+    given = round_by_gptq(model, pairs, layers)
     stored = write_tensors(tmp_path / "weights.safetensors", int8_sources(tensors, weights, given))
     refer_to(proto.graph, "weights.safetensors", stored)
     onnx.save(proto, tmp_path / "graph.onnx")
@@ -143,7 +151,7 @@ def test_what_softmax_amplifies_leaves_8_bits_first(wide, left, monkeypatch):
     name = "decoder.layers.0.cross_attention"
     found = calibrate(model, pairs, 0)
     assert {f"{name}.query", f"{name}.key"} & getattr(found, left)
-    damage = Damage(model, found.scales, pairs[1::2], found.weights)
+    damage = Damage(model, found.scales, pairs[1::2], found.by_gptq)
     assert damage.of({*int8_modules(model)} - found.fp32, found.wide) <= whole / 3
     assert len(found.fp32 | found.wide) < len(int8_modules(model)) / 3
 
@@ -276,48 +284,100 @@ def write(model, folder):
     return folder / "int8"
 
 
-def test_rounding_is_judged_by_pairs_that_it_was_not_fitted_to(monkeypatch):
+def test_gptq_is_judged_by_pairs_that_it_has_not_seen(monkeypatch):
     model = like_t5()
     pairs = samples(model)
-    fitted, judged = [], []
+    seen, judged = [], []
 
-    def rounding(_, seen):
-        fitted.extend(seen)
+    def rounding(_, given, __):
+        seen[:] = given
         return {}
 
     class Recorded(Damage):
-        def __init__(self, model, scales, pairs, *weights):
-            super().__init__(model, scales, pairs, *weights)
+        def __init__(self, model, scales, pairs, *by_gptq):
+            super().__init__(model, scales, pairs, *by_gptq)
             judged[:] = pairs
 
-    monkeypatch.setattr(calibration, "rounded_weights", rounding)
+    monkeypatch.setattr(calibration, "round_by_gptq", rounding)
     monkeypatch.setattr(calibration, "Damage", Recorded)
     calibrate(model, pairs, 0)
-    assert fitted
+    assert seen
     assert judged
-    assert not {*map(str, fitted)} & {*map(str, judged)}
-    fitted.clear()
+    assert not {*map(str, seen)} & {*map(str, judged)}
     calibrate(model, pairs[:1], 0)  # one pair serves both
-    assert fitted == judged == pairs[:1]
+    assert seen == judged == pairs[:1]
 
 
-def test_a_matrix_whose_rows_are_looked_up_keeps_the_nearest_numbers():
-    for tied, others in ((Tied.all, set()), (Tied.embeddings, {"generator.weight"})):
-        model = like_t5(tied=tied)
-        found = rounded_weights(model, samples(model))
-        linear = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-        assert found.keys() == linear - {"generator.weight"} | others
+@pytest.mark.parametrize("worse", [False, True], ids=["better", "worse"])
+def test_the_rounding_that_does_less_damage_is_kept(worse, monkeypatch):
+    """Few texts may tell GPTQ nothing that holds for others."""
+    if worse:
+        monkeypatch.setattr(calibration, "gptq", lambda weight, _: zeros(weight))
+    model = plant(like_t5())
+    found = calibrate(model, samples(model))
+    linear = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    kept = linear - {"generator.weight"} - {f"{name}.weight" for name in found.fp32}
+    assert found.by_gptq.keys() == (set() if worse else kept)
 
 
-def test_layers_are_read_in_parts(monkeypatch):
+def zeros(weight):
+    return torch.zeros(weight.shape, dtype=torch.int8)
+
+
+@pytest.mark.parametrize(
+    ("tied", "lookup"),
+    [
+        (Tied.no, set()),
+        (Tied.embeddings, set()),
+        (Tied.target, {"generator"}),
+        (Tied.all, {"generator"}),
+    ],
+)
+def test_a_matrix_whose_rows_are_looked_up_keeps_the_nearest_numbers(tied, lookup):
+    model = like_t5(tied=tied)
+    linear = {name for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    assert {*layers_for_gptq(model)} == linear - lookup
+
+
+@torch.no_grad()
+def test_weights_that_were_int8_keep_their_numbers():
+    model = like_t5()
+    name = "encoder.layers.0.feed_forward.up"
+    weight = model.get_parameter(f"{name}.weight")
+    weight.copy_((weight / weight.abs().max() * 127).round() * 0.01)
+    assert name not in layers_for_gptq(model)
+
+
+def test_very_wide_matrices_keep_the_nearest_numbers(monkeypatch):
+    """GPTQ needs a square of their width, several times."""
+    monkeypatch.setattr(calibration, "MOST_COLUMNS", 63)
+    model = like_t5()
+    down = {name for name in linear_layers(model) if name.endswith(".down")}  # d_ff is 64
+    assert {*layers_for_gptq(model)} == {*linear_layers(model)} - down - {"generator"}
+
+
+def test_layers_are_read_in_batches(monkeypatch):
     """So that what large networks multiply need not be in memory at once."""
     model = like_t5()
-    pairs = samples(model)[:4]
-    whole = rounded_weights(model, pairs)
+    pairs, names = samples(model)[:4], layers_for_gptq(model)
+    whole = round_by_gptq(model, pairs, names)
     monkeypatch.setattr(calibration, "MOST_INPUTS", 5000)
-    names = [name.removesuffix(".weight") for name in whole]
-    parts = [*calibration.batches_of(model, pairs, names)]
-    assert len(parts) > 3
-    assert [name for part in parts for name in part] == names
-    for name, rows in rounded_weights(model, pairs).items():
+    batches = [*calibration.batches_of(model, pairs, names)]
+    assert len(batches) > 3
+    assert [name for batch in batches for name in batch] == names
+    for name, rows in round_by_gptq(model, pairs, names).items():
         assert torch.equal(rows, whole[name])
+
+
+def test_a_bundle_stores_the_weights_that_were_judged(tmp_path):
+    model = plant(like_t5())
+    found = calibrate(model, samples(model))
+    write_int8(model, tmp_path / "int8", found)
+    stored = load_file(tmp_path / "int8" / WEIGHTS)
+    assert found.by_gptq
+    changed = 0
+    for name, rows in found.by_gptq.items():
+        np.testing.assert_array_equal(stored[name], rows)
+        (nearest,) = int8_rows(model.get_parameter(name))
+        changed += not torch.equal(nearest, rows)
+    assert changed
