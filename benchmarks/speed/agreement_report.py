@@ -20,7 +20,7 @@ last two with `--epochs 2`. They are converted with `--texts`: lines of texts.ts
 learned nor counted. Their texts are its held-out lines, into French for Marian. `g2p-en` is the
 default model, on its held-out words; CTranslate2 cannot compute its positions. The rows of `t5`,
 `bart` and `pegasus` were measured before products could be wide and GPTQ rounded weights, with a
-limit twice as high ([ADR 6](adr/0006-int8-by-calibration.md)); `marian` has been measured since, and
+limit twice as high ([ADR 6](adr/0006-int8-by-calibration.md)); `marian` has been measured since.
 `g2p-en` needs neither.
 """
 FAMILY = ["family", "texts"]
