@@ -55,7 +55,7 @@ test-long: $(VENV)/ray $(FIXTURE)
 runtimes: $(VENV)/dev
 	$(PYTHON) -m venv $(RUNTIMES)
 	$(RUNTIMES)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    -r benchmarks/runtimes.txt -e '.[model]'
+	    -r benchmarks/runtimes.txt
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks
