@@ -74,10 +74,12 @@ def choose_rounding(
 ) -> tuple[Damage, int]:
     """Return the damage with the nearest int8 weights, or with those of GPTQ if the former is not
     tolerable and the latter is less; and how many passes may measure it."""
-    modules, names = int8_modules(model), layers_for_gptq(model)
+    modules = int8_modules(model)
     measured, passes = affordable(model, pairs)
     nearest = Damage(model, scales, measured)
-    if not names or nearest.of(modules) <= tolerable_damage(nearest, tolerance):
+    if nearest.of(modules) <= tolerable_damage(nearest, tolerance):
+        return nearest, passes
+    if not (names := layers_for_gptq(model)):
         return nearest, passes
     fitted, unseen = pairs[::2], pairs[1::2] or pairs  # on its own pairs, GPTQ looks better
     by_gptq = round_by_gptq(model, fitted, names)
