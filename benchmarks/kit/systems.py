@@ -67,7 +67,7 @@ def bare_loop(folder: Path, precision: str) -> Decode:
 
     def run(call: Call) -> Timed:
         sources, rows = [np.array(ids) for ids in call.sources], len(call.sources) * call.beam_size
-        candidates = 1 if call.beam_size == 1 else 2 * call.beam_size
+        candidates = 1 if call.beam_size == 1 else call.beam_size + 1
         generated: Ids = []
         with Stopwatch() as watch:
             _, cross = session.encode(sources)

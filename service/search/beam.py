@@ -93,12 +93,17 @@ class BeamState:
         beam_size = self.options.beam_size
         # STEP 1: separate endings from live beams
         beams: list[Beam] = []
+        stops = self.rules.stops
         for rank, beam in enumerate(continuations):
-            if beam.total == DEAD or len(beams) == beam_size:
+            if beam.total == DEAD:
                 break
-            reason = self._finish_reason(beam, eos_ids)
+            reason = None
+            if stops or beam.token_id in eos_ids:
+                reason = self._finish_reason(beam, eos_ids)
             if reason is None:
                 beams.append(beam)
+                if len(beams) == beam_size:
+                    break
             elif rank < beam_size:
                 unmet = self.banks.unmet_after(beam) if self.banks else ()
                 self._add_hypothesis([*self._path(beam.parent), beam], reason, unmet)
@@ -218,6 +223,25 @@ class BeamState:
         return [beam.token_id for beam in self._path(row)]
 
 
+def merged(
+    totals: Sequence[float], log_probs: Sequence[Sequence[float]], ids: Sequence[Sequence[int]]
+) -> Iterator[Beam]:
+    """Yield the continuations of the W rows of a source, best first; `log_probs` and `ids` (W, K)
+    are those of the candidates of each row, best first.
+
+    Lists, since arrays take longer for a few numbers. Only what is read is made.
+    """
+    heads = [total + row[0] for total, row in zip(totals, log_probs, strict=True)]
+    places = [0] * len(heads)
+    while (best := max(heads)) > DEAD:
+        row = heads.index(best)
+        place, of_row = places[row], log_probs[row]
+        yield Beam(best, row, ids[row][place], of_row[place])
+        place += 1
+        places[row] = place
+        heads[row] = totals[row] + of_row[place] if place < len(of_row) else DEAD
+
+
 def assign_rows(beams: Sequence[Beam], rows_per_source: int) -> list[Beam]:
     """Return a beam for each row of a source.
 
@@ -254,8 +278,8 @@ class BeamSearch:
     ) -> None:
         self._rows_per_source = rows_per_source
         self._eos_ids = eos_ids
-        # Each of W beams may end by each eos, and W others must continue
-        self._count = (1 + len(eos_ids)) * rows_per_source
+        # W live beams may come from one row, which may end by each eos
+        self._count = rows_per_source + len(eos_ids)
         self._detokenize = detokenize
         self._states: list[BeamState] = []
         self._ruled: list[BeamState] = []  # those that need more than their best continuations
@@ -288,17 +312,19 @@ class BeamSearch:
         token_ids: list[int] = []
         parents: list[int] = []
         ended: list[int] = []
-        ranked: Iterable[Iterable[Beam]] = [()] * len(self._states)
-        if len(self._ruled) < len(self._states):
-            ranked = self._continuations(candidates)
-        for source, (state, best) in enumerate(zip(self._states, ranked, strict=True)):
+        log_probs = candidates.log_probs[:, : self._count].tolist()
+        ids = candidates.ids[:, : self._count].tolist()
+        for source, state in enumerate(self._states):
             first_row = source * self._rows_per_source
             rows = range(first_row, first_row + self._rows_per_source)
             if state.prefix:
                 token_ids += [state.prefix.pop(0)] * len(rows)
                 parents += rows
                 continue
-            if not state.rules.plain:
+            if state.rules.plain:
+                of = slice(first_row, first_row + self._rows_per_source)
+                best = merged(state.totals, log_probs[of], ids[of])
+            else:
                 best = state.continuations(candidates, first_row, self._eos_ids)
             beams = state.advance(best, self._eos_ids)
             token_ids += [beam.token_id for beam in beams]
@@ -308,34 +334,6 @@ class BeamSearch:
             else:
                 parents += [first_row + beam.parent for beam in beams]
         return Step(np.array(token_ids), np.array(parents), ended)
-
-    def _continuations(self, candidates: Candidates) -> Iterator[Iterator[Beam]]:
-        """Yield the C best continuations of each source, best first, as if it had no rules.
-
-        With one eos, C is 2 W: at most W of them end, one of each beam, so that W others remain.
-        One sort serves all sources. Lists follow: for a few dozen numbers they are faster than
-        arrays.
-        """
-        sources, count = len(self._states), self._count
-        # STEP 1: the total of every continuation
-        totals = np.array([state.totals for state in self._states])  # (B, W), float64
-        log_probs = candidates.log_probs[:, :count]  # (R, k), k = min(K, C)
-        ids = candidates.ids[:, :count]  # (R, k)
-        k = log_probs.shape[1]
-        continued = (totals.reshape(-1, 1) + log_probs).reshape(sources, -1)  # (B, W * k)
-        # STEP 2: the indices of the best among the W * k of each source, then among all B * W * k
-        best = np.argsort(-continued, axis=1, kind="stable")[:, :count]  # (B, C)
-        of_all = best + np.arange(sources)[:, None] * continued.shape[1]  # (B, C)
-        # STEP 3: their values, in the order of Beam's fields; `take` counts through all axes
-        columns = (
-            continued.take(of_all),  # (B, C)
-            best // k,  # (B, C)
-            ids.take(of_all),  # (B, C)
-            log_probs.take(of_all),  # (B, C)
-        )
-        # STEP 4: make each beam only when it is read
-        lists = [column.tolist() for column in columns]
-        return (map(Beam, *of_source) for of_source in zip(*lists, strict=True))
 
     def progress(self, source: int) -> Progress:
         state = self._states[source]
