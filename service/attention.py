@@ -4,7 +4,6 @@ Axes: L layers, H heads, T target length, S source length; rows are queries, col
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -38,8 +37,7 @@ class Head(NamedTuple):
     head: int
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """Layers (by kind of attention) and heads as indices from 0; heads are reduced before layers.
 
     `rows` is a slice of the target's steps, as in Python, for decoder and cross-attention only. The

@@ -1,14 +1,13 @@
 """The options of one request's search."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from service.search.phrases import Requirement
 
 ABSENT = -1  # stands in a draft for a token that targets lack
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(NamedTuple):
     """Options of the search for the targets of one source.
 
     A beam size of 1 is greedy search, or sampling where the temperature is above 0. Hypotheses

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence, Sized
-from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -88,7 +87,7 @@ def check_hypotheses(limit: int, search: SearchOptions, sources: int) -> int:
 def fewer_tokens(search: SearchOptions, sources: int, limit: int) -> str:
     """Return advice that names the most alternatives that fit, else the most tokens."""
     for count in reversed(range(search.top_log_probs)):
-        if hypotheses_nbytes(replace(search, top_log_probs=count), sources) <= limit:
+        if hypotheses_nbytes(search._replace(top_log_probs=count), sources) <= limit:
             return f'"top_log_probs": {count} would fit'
     longest = limit // (TOKEN_BYTES * sources * search.num_hypotheses)
     needed = max([1, search.min_new_tokens, *map(len, search.allowed_targets)])

@@ -1,7 +1,6 @@
 """Read the phrases that targets must contain: those of the request, and those of its glossary."""
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 from itertools import chain, product
 
 from service.api.reading.faults import Faults
@@ -121,7 +120,7 @@ def require(body: Searching, search: SearchOptions, items: Sequence[Requirement]
     if len(required) > MOST_ITEMS:
         raise too_many(len(required))
     least = BEAMS if body.beam_size is None else 1
-    return replace(search, required=required, beam_size=max(search.beam_size, least))
+    return search._replace(required=required, beam_size=max(search.beam_size, least))
 
 
 def check_one_end(items: Sequence[Requirement], pointer: str, model: Model) -> None:

@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -120,7 +119,7 @@ def read_search_options(
     )
     if not body.required:
         return search
-    return replace(search, required=read_required(body.required, model, search, faults))
+    return search._replace(required=read_required(body.required, model, search, faults))
 
 
 def read_beam_size(body: Searching, own: Decoding) -> int:

@@ -1,7 +1,6 @@
 """Read the drafts of /v1/decode, by which greedy search takes fewer steps."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from service.api.endpoints.decode.body import DecodeRequest
@@ -84,7 +83,7 @@ async def read_drafts(
         drafts = [given[result] for result in sources.results]
     end = model.manifest.eos_id
     return sources, [
-        replace(search, draft=(*draft, *([end] if draft[-1:] != [end] else []))) for draft in drafts
+        search._replace(draft=(*draft, *([end] if draft[-1:] != [end] else []))) for draft in drafts
     ]
 
 

@@ -1,7 +1,6 @@
 """POST /v1/decode."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import starmap
 from typing import NamedTuple
@@ -102,7 +101,7 @@ async def decode_cut(
     """
     most = model.manifest.target_positions
     longer = {
-        i: entry._replace(search=replace(entry.search, max_new_tokens=most))
+        i: entry._replace(search=entry.search._replace(max_new_tokens=most))
         for i, (entry, answer) in enumerate(zip(entries, answers, strict=True))
         if entry.search and is_cut(answer) and entry.search.max_new_tokens < most
     }
