@@ -333,7 +333,8 @@ class BeamSearch:
                 parents += rows  # nobody reads their caches any more
             else:
                 parents += [first_row + beam.parent for beam in beams]
-        return Step(np.array(token_ids), np.array(parents), ended)
+        stay = parents == [*range(len(parents))]
+        return Step(np.array(token_ids), None if stay else np.array(parents), ended)
 
     def progress(self, source: int) -> Progress:
         state = self._states[source]

@@ -200,13 +200,12 @@ class DeviceCache:
 
     def reorder(self, parents: IntArray) -> None:
         """Let row r continue row parents[r] of the same source; parents (R,)."""
-        if (parents != np.arange(len(parents))).any():
-            old = self._self
-            pairs = zip_longest(old, self._spare)
-            moved = [self.mover.pick(each, parents, spare) for each, spare in pairs]
-            self._replace(moved, self._cross)
-            self._spare = old
-            self.position = self.position[parents]
+        old = self._self
+        pairs = zip_longest(old, self._spare)
+        moved = [self.mover.pick(each, parents, spare) for each, spare in pairs]
+        self._replace(moved, self._cross)
+        self._spare = old
+        self.position = self.position[parents]
 
     def compact(self, keep: IntArray) -> None:
         """Keep only these sources, in this order."""
