@@ -195,8 +195,9 @@ def beams_of_the_service(model, source_ids, options, forced=()):
         step = search.advance(Candidates(*(each.numpy() for each in best), log_probs.numpy()))
         if step.ended:
             return search.hypotheses(0)
-        read = torch.from_numpy(step.tokens)[:, None]
-        target = torch.cat([target[torch.from_numpy(step.parents)], read], 1)
+        if step.parents is not None:
+            target = target[torch.from_numpy(step.parents)]
+        target = torch.cat([target, torch.from_numpy(step.tokens)[:, None]], 1)
 
 
 def beams_of_hugging_face(model, source_ids, options, forced=None):
@@ -244,10 +245,9 @@ def beams_of_the_oracle(model, source_ids, options):
 
 
 ShortSearches = st.builds(
-    SearchOptions,
+    lambda beams, **chosen: SearchOptions(beam_size=beams, num_hypotheses=beams, **chosen),
+    beams=st.integers(2, 4),
     max_new_tokens=st.integers(1, 6),
-    beam_size=st.integers(2, 4),
-    num_hypotheses=st.just(4),
     length_penalty=st.sampled_from([0.6, 1.0, 2.0]),
     early_stopping=st.booleans(),
 )
@@ -295,7 +295,7 @@ def test_a_second_start_id_is_a_forced_bos(seed, source_ids, options, penalty, s
     """It counts in the length, which ranks hypotheses and ends the search, for the repetition
     penalty, which lowers log-probs, and in n-grams."""
     model = random_transformer(seed)
-    options = dataclasses.replace(options, repetition_penalty=penalty, no_repeat_ngram_size=size)
+    options = options._replace(repetition_penalty=penalty, no_repeat_ngram_size=size)
     ours = beams_of_the_service(model, source_ids, options, [forced])
     ids, scores = beams_of_hugging_face(model, source_ids, options, forced)
     assert [hypothesis.score for hypothesis in ours] == pytest.approx(scores, abs=1e-4)

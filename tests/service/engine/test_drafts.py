@@ -40,11 +40,11 @@ Drafts = st.lists(st.integers(ABSENT, 11), max_size=40)
 
 def drafted(one, draft, **options):
     """The entry with a draft, and other options of its search."""
-    return one._replace(search=replace(one.search, draft=(*draft, EOS), **options))
+    return one._replace(search=one.search._replace(draft=(*draft, EOS), **options))
 
 
 def plain(one):
-    return one._replace(search=replace(one.search, draft=()))
+    return one._replace(search=one.search._replace(draft=()))
 
 
 def targets(found):
@@ -75,7 +75,7 @@ def test_any_draft_gives_the_targets_of_greedy_search(
         room = min(limit, 36 - len(options.get("target_prefix", ())))
         selection = every_weight(tiny_bundle) if attends else NO_ATTENTION
         one = entry(source, room, selection=selection)
-        one = one._replace(search=replace(one.search, **options))
+        one = one._replace(search=one.search._replace(**options))
         entries.append(one if draft is None else drafted(one, draft))
     with running(with_ends(tiny_bundle, other_ends), SETTINGS) as engine:
         expected = answers(engine, [*map(plain, entries)])

@@ -46,7 +46,7 @@ def test_every_answer_is_what_it_would_be_alone(tiny_bundle, every_weight, wante
     def make(source, limit, measure, beam_size, ablated):
         selection = NO_ATTENTION
         if measure and limit:
-            selection = replace(every_weight(tiny_bundle), measure=measure)
+            selection = every_weight(tiny_bundle)._replace(measure=measure)
         return entry(source, limit, beam_size, selection=selection, ablated=ablated)
 
     with running(tiny_bundle, changed) as engine:

@@ -126,8 +126,8 @@ def requests(rows, beams):
     """Options of one request whose search has so many rows."""
     kind = {"beam_size": st.just(rows if beams else 1), "num_hypotheses": st.just(rows)}
     sampling = {"temperature": st.just(0.7), "top_k": st.sampled_from([0, 5])}
-    return st.builds(
-        SearchOptions,
+    return st.builds(  # a function, since `builds` would choose each field of a tuple
+        lambda **chosen: SearchOptions(**chosen),
         max_new_tokens=st.integers(1, 8),
         repetition_penalty=st.sampled_from([1.0, 1.3]),
         no_repeat_ngram_size=st.integers(0, 2),
