@@ -119,11 +119,12 @@ def parts(
 
 
 def add_part(results: Part, part: Part) -> None:
-    """Add a part. Cells of a model replace those it had."""
+    """Add a part. Cells of a model take the place of those it had."""
     if "cells" in part:
-        new = {cell["model"] for cell in part["cells"]}
-        kept = [cell for cell in results.get("cells", []) if cell["model"] not in new]
-        part = {"cells": kept + part["cells"]}
+        new, old = {cell["model"] for cell in part["cells"]}, results.get("cells", [])
+        place = next((i for i, cell in enumerate(old) if cell["model"] in new), len(old))
+        kept = [cell for cell in old if cell["model"] not in new]
+        part = {"cells": [*kept[:place], *part["cells"], *kept[place:]]}
     results.update(part)
 
 

@@ -315,12 +315,17 @@ def whole_run(tmp_path_factory):
     return results, work
 
 
-def test_cells_of_a_model_replace_those_it_had():
-    results = {"cells": [{"model": "a", "batch": 1}, {"model": "b", "batch": 1}], "load": 1}
-    add_part(results, {"cells": [{"model": "a", "batch": 8}]})
+def test_cells_of_a_model_take_the_place_of_those_it_had():
+    results = {"cells": [cell("a", 1), cell("b", 1), cell("b", 2), cell("c", 1)], "load": 1}
+    for new in ([cell("b", 8)], [cell("a", 8), cell("a", 9)], [cell("d", 1)]):
+        add_part(results, {"cells": new})
     add_part(results, {"load": 2})
-    cells = [{"model": "b", "batch": 1}, {"model": "a", "batch": 8}]
+    cells = [cell("a", 8), cell("a", 9), cell("b", 8), cell("c", 1), cell("d", 1)]
     assert results == {"cells": cells, "load": 2}
+
+
+def cell(model, batch):
+    return {"model": model, "batch": batch}
 
 
 def test_parts_are_added_to_a_run_on_the_same_machine_only():
