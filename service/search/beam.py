@@ -92,21 +92,7 @@ class BeamState:
         """
         beam_size = self.options.beam_size
         # STEP 1: separate endings from live beams
-        beams: list[Beam] = []
-        stops = self.rules.stops
-        for rank, beam in enumerate(continuations):
-            if beam.total == DEAD:
-                break
-            reason = None
-            if stops or beam.token_id in eos_ids:
-                reason = self._finish_reason(beam, eos_ids)
-            if reason is None:
-                beams.append(beam)
-                if len(beams) == beam_size:
-                    break
-            elif rank < beam_size:
-                unmet = self.banks.unmet_after(beam) if self.banks else ()
-                self._add_hypothesis([*self._path(beam.parent), beam], reason, unmet)
+        beams = self._go_on(continuations, eos_ids)
         if not beams and not self.hypotheses:
             self._end_beams("stop")  # the rules allow no token, so the beams end as they are
         # STEP 2: give each beam a row
@@ -119,6 +105,25 @@ class BeamState:
         if self.is_over:
             self.totals = [DEAD] * beam_size
         return self.steps[-1]
+
+    def _go_on(self, continuations: Iterable[Beam], eos_ids: Sequence[int]) -> list[Beam]:
+        """Return the W best continuations that do not end. Those that end and are among the W best
+        of all become hypotheses."""
+        beams: list[Beam] = []
+        stops, beam_size = self.rules.stops, self.options.beam_size
+        for rank, beam in enumerate(continuations):
+            if beam.total == DEAD:
+                break
+            may_end = stops or beam.token_id in eos_ids
+            reason = self._finish_reason(beam, eos_ids) if may_end else None
+            if reason is None:
+                beams.append(beam)
+                if len(beams) == beam_size:
+                    break
+            elif rank < beam_size:
+                unmet = self.banks.unmet_after(beam) if self.banks else ()
+                self._add_hypothesis([*self._path(beam.parent), beam], reason, unmet)
+        return beams
 
     def progress(self) -> BeamProgress:
         """Return the ids shared by everything that can still become the best hypothesis.
@@ -143,7 +148,7 @@ class BeamState:
         """Return why a beam ends with its token; None if it goes on."""
         if beam.token_id in eos_ids:
             return "eos"
-        if not self.rules.stops or (self.banks and self.banks.lacks(beam)):
+        if self.banks and self.banks.lacks(beam):
             return None
         return "stop" if self.rules.ends([*self._token_ids(beam.parent), beam.token_id]) else None
 
