@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -21,7 +22,7 @@ from benchmarks.kit.models import (
     like_the_default,
     write_models,
 )
-from benchmarks.kit.results import Load, Part, Results
+from benchmarks.kit.results import Cell, Load, Part, Results
 from benchmarks.load.load import measure_load
 from benchmarks.speed.cells import (
     BatchAndBeams,
@@ -121,11 +122,17 @@ def parts(
 def add_part(results: Part, part: Part) -> None:
     """Add a part. Cells of a model take the place of those it had."""
     if "cells" in part:
-        new, old = {cell["model"] for cell in part["cells"]}, results.get("cells", [])
-        place = next((i for i, cell in enumerate(old) if cell["model"] in new), len(old))
-        kept = [cell for cell in old if cell["model"] not in new]
-        part = {"cells": [*kept[:place], *part["cells"], *kept[place:]]}
+        cells = by_model(results.get("cells", [])) | by_model(part["cells"])
+        part = {"cells": [*chain.from_iterable(cells.values())]}
     results.update(part)
+
+
+def by_model(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Return the cells of each model."""
+    models: dict[str, list[Cell]] = {}
+    for cell in cells:
+        models.setdefault(cell["model"], []).append(cell)
+    return models
 
 
 def main(

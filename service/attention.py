@@ -41,7 +41,8 @@ class Selection(NamedTuple):
     """Layers (by kind of attention) and heads as indices from 0; heads are reduced before layers.
 
     `rows` is a slice of the target's steps, as in Python, for decoder and cross-attention only. The
-    alignment "model" is made of the attention that the bundle names, whichever is selected here.
+    alignment "model" is made of the attention that the bundle names, whichever is selected here. A
+    tuple, since every entry is pickled with one.
     """
 
     layers: dict[AttentionKind, list[int]]

@@ -4,7 +4,7 @@ Both directions use the same format: a message is pickled and cut into frames, e
 of the message it belongs to, so that frames of short messages can pass between those of a long one.
 Short replies of an engine to many entries, such as those of one step, are one message.
 Pickle is safe here: the socket pair has no name, only the two processes hold its ends, and what
-they pickle are dataclasses of numbers, strings and arrays, never bytes of a client.
+they pickle are dataclasses and tuples of numbers, strings and arrays, never bytes of a client.
 """
 
 import pickle

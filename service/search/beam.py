@@ -231,10 +231,10 @@ class BeamState:
 def merged(
     totals: Sequence[float], log_probs: Sequence[Sequence[float]], ids: Sequence[Sequence[int]]
 ) -> Iterator[Beam]:
-    """Yield the continuations of the W rows of a source, best first; `log_probs` and `ids` (W, K)
-    are those of the candidates of each row, best first.
+    """Yield the continuations of a source's W rows, best first; of equals, those of the lowest row.
 
-    Lists, since arrays take longer for a few numbers. Only what is read is made.
+    `log_probs` and `ids` (W, K) hold each row's candidates, best first. Lists, and no more of them
+    than is read, since arrays take longer for so few numbers.
     """
     heads = [total + row[0] for total, row in zip(totals, log_probs, strict=True)]
     places = [0] * len(heads)
@@ -283,8 +283,7 @@ class BeamSearch:
     ) -> None:
         self._rows_per_source = rows_per_source
         self._eos_ids = eos_ids
-        # W live beams may come from one row, which may end by each eos
-        self._count = rows_per_source + len(eos_ids)
+        self._count = rows_per_source + len(eos_ids)  # as `Rules.least`
         self._detokenize = detokenize
         self._states: list[BeamState] = []
         self._ruled: list[BeamState] = []  # those that need more than their best continuations

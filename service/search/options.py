@@ -14,7 +14,7 @@ class SearchOptions(NamedTuple):
     rank by score = log_prob / length ** length_penalty, where log_prob is the sum over all tokens,
     eos included. The length counts these tokens and the start ids after the first, as Hugging Face
     counts a forced BOS. This is the formula of Hugging Face and CTranslate2, not GNMT's
-    ((5 + n) / 6) ** alpha.
+    ((5 + n) / 6) ** alpha. A tuple, since every entry is pickled with one.
     """
 
     max_new_tokens: int  # counts eos, but neither start ids nor the target prefix

@@ -76,8 +76,8 @@ class Rules:
         self._sequences = [suppressed(options.suppress_sequences)]  # of which none is completed
         self._source: frozenset[int] = frozenset()  # tokens of the source, if they are penalized
         self._trie = trie_of(options.allowed_targets)
-        # Each of W beams may end by each eos, and W others must continue
-        self.least = 1 if options.beam_size == 1 else (1 + len(eos_ids)) * options.beam_size
+        # W beams that go on may continue one row, which may end by each eos
+        self.least = 1 if options.beam_size == 1 else options.beam_size + len(eos_ids)
         self.phrases = Phrases(options.required, detokenize) if options.required else None
         self.stops = bool(options.stop or options.stop_ids)
         self.most_ending = len(options.stop_ids) + (ENDING_TEXTS if options.stop else 0)

@@ -317,10 +317,10 @@ def whole_run(tmp_path_factory):
 
 def test_cells_of_a_model_take_the_place_of_those_it_had():
     results = {"cells": [cell("a", 1), cell("b", 1), cell("b", 2), cell("c", 1)], "load": 1}
-    for new in ([cell("b", 8)], [cell("a", 8), cell("a", 9)], [cell("d", 1)]):
+    for new in ([cell("b", 8)], [cell("c", 8), cell("a", 8), cell("a", 9)], [cell("d", 1)]):
         add_part(results, {"cells": new})
     add_part(results, {"load": 2})
-    cells = [cell("a", 8), cell("a", 9), cell("b", 8), cell("c", 1), cell("d", 1)]
+    cells = [cell("a", 8), cell("a", 9), cell("b", 8), cell("c", 8), cell("d", 1)]
     assert results == {"cells": cells, "load": 2}
 
 

@@ -169,6 +169,18 @@ def test_ends_do_not_crowd_out_beams_that_go_on(eos_ids, stops, banned):
     assert sorted(choice.tokens) == [6, 7]
 
 
+@pytest.mark.parametrize("banned", [(), (9,)])
+def test_of_equal_beams_those_of_the_lowest_row_and_best_place_go_on(banned):
+    search = BeamSearch(2, (EOS,), str)
+    options = SearchOptions(max_new_tokens=9, beam_size=2, suppress_tokens=banned)
+    search.insert([options], [(0,)], [NO_SOURCE])
+    for first in (3, 6):  # the second step has a tie of six
+        ids = np.tile(np.arange(first, first + 3), (2, 1))
+        choice = search.advance(Candidates(np.full((2, 3), -1.0, np.float32), ids))
+        assert choice.tokens.tolist() == [first, first + 1]
+    assert choice.parents.tolist() == [0, 0]
+
+
 def test_a_prefix_is_no_part_of_a_hypothesis_of_beams():
     language = Markov(3)
     plain = language.search(max_new_tokens=5, beam_size=3, num_hypotheses=3)
