@@ -175,13 +175,14 @@ def test_no_client_delays_the_end_of_the_service_until_its_own_timeout(sent, unt
 
 def soon_ending():
     """A service that has three seconds left when it has dropped its clients."""
-    return running("-m", "service", "--timeout", "3600", "--shutdown-timeout", "15")
+    limits = "--timeout", "3600", "--max-sources", "2048", "--max-rows", "16384"
+    return running("-m", "service", "--shutdown-timeout", "15", *limits)
 
 
 @pytest.mark.parametrize("stops", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_stream_that_outlives_the_service_ends_with_an_error(stops):
     """Also if its engine has stopped, and is not left behind."""
-    body = json.dumps({"source": ["transformers" * 5] * 256, "beam_size": 8, "stream": True})
+    body = json.dumps({"source": ["transformers" * 5] * 2048, "beam_size": 8, "stream": True})
     with soon_ending() as (process, port), socket() as client:
         client.connect(("127.0.0.1", port))
         client.sendall(request_to("/v1/decode", body, len(body)))
