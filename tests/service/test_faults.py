@@ -22,7 +22,7 @@ from service.__main__ import main
 main()
 """
 HEED = "HH IY1 D"
-MEGABYTES = 64
+MEGABYTES = 24
 LARGE = {
     "/v1/attention": {"source": ["a" * 63] * 256, "target": ["AH0 " * 62] * 256},
     "/v1/attend": ATTEND | {name: [0.5] * 3000 for name in ("queries", "keys", "values")},
