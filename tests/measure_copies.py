@@ -29,8 +29,8 @@ def step_unbound(cache, bundle):
     names = [f"{part}_{layer}" for layer in layers for part in ("key", "value")]
     memory = zip(names, cache.self_keys_values, cache.cross_keys_values, strict=True)
     feeds = {
-        "token": np.full(4, 4),
-        "position": cache.position,
+        "token": np.full((4, 1), 4),
+        "position": cache.position[:, None],
         "source_length": cache.source_length,
         "k": np.array([1]),
     }

@@ -54,7 +54,7 @@ Layers = Annotated[int, Field(ge=1, le=1000)]
 PrecisionName = Annotated[str, Field(pattern=r"^(fp32|int8|fp16)$")]
 FileName = Annotated[str, Field(max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class ManifestPart(BaseModel):
@@ -150,7 +150,7 @@ class Format(BaseModel):
 class Manifest(ManifestPart):
     """The contents of bundle.json; docs/bundle.md explains every key."""
 
-    format_version: Literal[2]
+    format_version: Literal[3]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     task: str = ""
     licence: str = ""

@@ -37,16 +37,16 @@ class Binding:
         """`graphs` are the step or, if it ends in the hidden states (R, M), the step and the output
         projection. The names of both sides alternate key and value, layer by layer: self_key_0, ...
 
-        `shape` is that of the tokens: (R,), or (R, N) if each row reads N, whose candidates are
-        R x N rows. If `vocab_size` is given, the logits (R, V) are bound too; with None, ONNX
-        Runtime allocates and frees them. `gates` have the shape of those that a gated graph takes.
+        `shape` is that of the tokens (R, N), whose candidates are R x N rows. If `vocab_size` is
+        given, the logits (R x N, V) are bound too; with None, ONNX Runtime allocates and frees
+        them. `gates` have the shape of those that a gated graph takes.
         """
         rows, (self_names, cross_names) = prod(shape), names
         log_probs, ids = np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64)
         logits = None if vocab_size is None else np.zeros((rows, vocab_size), np.float32)
         self._candidates = Candidates(log_probs, ids, logits)
         self._token = np.zeros(shape, np.int64)
-        self._position = np.zeros(len(cache.position), np.int64)
+        self._position = np.zeros(shape, np.int64)
         self._runs = [(graph, graph.io_binding()) for graph in graphs]
         step, output = self._runs[0][1], self._runs[-1][1]
         bind_input(step, "token", self._token)
@@ -75,7 +75,7 @@ class Binding:
     def run(
         self, tokens: IntArray, position: IntArray, gates: FloatArray | None = None
     ) -> Candidates:
-        """Read tokens at the positions (R,) of the rows, a gated graph with gates (R, K, L, H). The
+        """Read tokens (R, N) at their positions (R, N), a gated graph with gates (R, K, L, H). The
         next run overwrites what is returned."""
         if self._gates is not None:
             self._gates[:] = gates

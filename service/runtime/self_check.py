@@ -3,7 +3,7 @@
 The graphs that decode are checked at start, the others when they are first opened.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -140,6 +140,9 @@ def compare_steps(session: Session, cross: Cross, torch: Torch) -> Iterator[Comp
         largest = theirs[: top.log_probs.shape[1]]
         yield f"top_log_probs[{i}, {position}]", top.log_probs[i], largest
         yield f"top_log_probs[{i}, {position}]", log_probs[top.ids[i]], largest
+    if session.supports("draft_step"):  # then `step` also reads several tokens of one row
+        for i in range(len(torch["source_length"])):
+            yield from compare_reads(session, cross, torch, [i])
 
 
 def compare_shortlisted(session: Session, cross: Cross, torch: Torch) -> Iterator[Compared]:
@@ -194,22 +197,30 @@ def steps(
 
 
 def compare_draft_step(session: Session, torch: Torch) -> Iterator[Compared]:
-    """Read the first token of all targets, then all others at once."""
+    """Read the targets of all sources together, which `step` cannot."""
     _, cross = session.encode(sample_sources(torch))
+    return compare_reads(session, cross, torch, range(len(torch["source_length"])))
+
+
+def compare_reads(
+    session: Session, cross: Cross, torch: Torch, sources: Sequence[int]
+) -> Iterator[Compared]:
+    """Read the first token of the targets of these sources, then all others at once."""
     cache = session.new_cache(rows_per_source=1)
-    cache.insert(cross)
-    inputs, position = torch["decoder_input_ids"], 0
+    cache.insert(cross.pick(sources))
+    inputs, position = torch["decoder_input_ids"][sources], 0
+    targets = torch_targets(torch)
     for tokens in filter(np.size, (inputs[:, :1], inputs[:, 1:])):  # (B, N)
         count = tokens.shape[1]
         top = session.draft_step(cache, tokens, LARGEST_IDS, logits=True)
         assert top.logits is not None
         log_probs = log_softmax(top.logits).reshape(*tokens.shape, -1)  # (B, N, V)
-        for i, target in enumerate(torch_targets(torch)):
-            for place in range(min(count, len(target) - position)):
+        for row, i in enumerate(sources):
+            for place in range(min(count, len(targets[i]) - position)):
                 ids, theirs = (
                     torch[name][i, position + place] for name in ("log_prob_ids", "log_probs")
                 )
-                yield f"log_probs[{i}, {position + place}]", log_probs[i, place, ids], theirs
+                yield f"log_probs[{i}, {position + place}]", log_probs[row, place, ids], theirs
         cache.position += count
         position += count
 

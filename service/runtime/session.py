@@ -212,7 +212,7 @@ class Session:
             graph = "gated_step"
         elif isinstance(cache, Cache) and cache.outputs:
             graph = "shortlisted_step"
-        candidates = self._step(graph, cache, tokens, k, logits, gates, alone)
+        candidates = self._step(graph, cache, tokens[:, None], k, logits, gates, alone)
         cache.position += 1
         return candidates
 
@@ -227,9 +227,8 @@ class Session:
     ) -> Candidates:
         """Read N tokens (R, N) a row from its position on, and leave it to the caller by how many
         each row moves on. Returns what `step` does, after each token: R x N rows."""
-        if tokens.shape[1] == 1:
-            return self._step("step", cache, tokens[:, 0], k, logits, None, alone)
-        return self._step("draft_step", cache, tokens, k, logits, None, alone)
+        graph: GraphName = "step" if 1 in tokens.shape else "draft_step"
+        return self._step(graph, cache, tokens, k, logits, None, alone)
 
     def _step(
         self,
@@ -241,9 +240,14 @@ class Session:
         gates: FloatArray | None,
         alone: bool,
     ) -> Candidates:
-        needed = int(cache.position.max()) + (1 if tokens.ndim == 1 else tokens.shape[1])
+        """Read N tokens (R, N) a row."""
+        count = tokens.shape[1]
+        needed = int(cache.position.max()) + count
         if needed > cache.capacity:
             cache.grow(needed)
+        position = cache.position[:, None]  # (R, N)
+        if count > 1:  # some may only fill up their row, beyond the last position
+            position = np.minimum(position + np.arange(count), self._config.max_target_length - 1)
         listed = cache.listed if isinstance(cache, Cache) else None
         vocab_size = len(listed.tokens) if listed else self._config.target_vocab_size
         k = min(k, vocab_size)
@@ -256,7 +260,7 @@ class Session:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
             size = vocab_size if logits else None
             cache.bindings[key] = self._bind(cache, graph, opened, tokens.shape, k, size, gates)
-        candidates = cache.bindings[key].run(tokens, cache.position, gates)
+        candidates = cache.bindings[key].run(tokens, position, gates)
         if isnan(candidates.log_probs.sum()):  # they are at most 0, so infinities give no NaN
             raise PassFailed(NOT_FINITE)
         if not listed:

@@ -53,8 +53,11 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
     source: Tensors = {"source_ids": (INT,), "source_length": (INT,)}
     lengths = "decoder_input_ids", "decoder_length", "source_length"
     forced = dict.fromkeys(lengths, (INT,)) | cross
-    token = dict.fromkeys(("token", "position", "source_length"), (INT,))
+    decoder_gates: Tensors = {"gates": (FLOAT, len(kinds), config.num_decoder_layers, heads)}
+    one: Tensors = {"token": (INT, 1), "position": (INT, 1), "source_length": (INT,)}
+    token = one if config.recurrent else dict.fromkeys(one, (INT,))  # any number of a row
     step: Tensors = token | K | own | cross
+    gated_step: Tensors = one | K | own | cross | decoder_gates
     hidden: Tensors = {"hidden": (FLOAT, config.d_model)}
     encoder = weights_of(["encoder_attention"], heads, config.num_encoder_layers)
     encoder_norms = weights_of(["encoder_value_norms"], heads, config.num_encoder_layers)
@@ -62,7 +65,6 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
     both = weights_of(weights, heads, config.num_decoder_layers)
     both_norms = weights_of(norms, heads, config.num_decoder_layers)
     encoder_gates: Tensors = {"gates": (FLOAT, config.num_encoder_layers, heads)}
-    decoder_gates: Tensors = {"gates": (FLOAT, len(kinds), config.num_decoder_layers, heads)}
     encoded = {"memory": (FLOAT, config.d_model)} | cross
     scored = forced | {"target_ids": (INT,)}
     log_probs: Tensors = {"token_log_probs": (FLOAT,)}
@@ -77,7 +79,7 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
         "encoder_attention": (source, encoder),
         "score": (scored, log_probs),
         "gated_encoder": (source | encoder_gates, encoded | encoder | encoder_norms),
-        "gated_step": (step | decoder_gates, best | written),
+        "gated_step": (gated_step, best | written),
         "gated_decoder": (scored | decoder_gates, both | both_norms | log_probs),
         "shortlisted_step": (step | listed, placed | written),
         "output_rows": ({"ids": (INT,)}, listed),

@@ -157,7 +157,8 @@ class Steps:
 
     def logits(self, token: Array) -> Array:
         """Return (R, V) after the tokens (R,), which are written to the caches."""
-        feeds = {**self._feeds, "token": token, "position": self._position}
+        read = {"token": token[:, None], "position": self._position[:, None]}
+        feeds = {**self._feeds, **read}
         logits, *caches = run_session(self._step, ["logits", *self._written], feeds)
         for name, cache in zip(self._written, caches, strict=True):
             self._feeds[name.removesuffix("_out")] = cache

@@ -13,7 +13,7 @@ from model.export.files.limits import find_faults
 from model.network.config import InputError
 from model.usage import Usage, plain_usage
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MIB = 1 << 20
 SHORTLISTS = "shortlists.npz"
 TARGET_LISTS = "target_lists.npz"

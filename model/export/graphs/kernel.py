@@ -105,17 +105,40 @@ class OnnxKernel(ScanKernel):
         past: KeysValues,
         position: Position,
     ) -> SelfAttended:
-        """Attend by GroupQueryAttention, if it supports the score and the head sizes.
+        """Attend with N new positions of each row, one after the other: queries, keys and values
+        are (R * N, H * D), the cache (R, H, T, D).
 
-        It also writes the cache in place, and is faster than the fallback: TensorScatter-24
-        followed by matrix products (docs/adr/0005).
+        GroupQueryAttention does it where it supports the score and the head sizes, and R or N is 1.
+        It also writes the cache in place, and is faster than `attend_positions` (docs/adr/0005).
         """
         head_dim = past.keys.size(-1)
         multiple = 16 if position.rotary else 8  # head_dim must be a multiple of this
         supported = head_dim == past.values.size(-1) and head_dim % multiple == 0
         if isinstance(attention.score, ScaledDotProduct) and supported:
             return group_query_attention(query, own, past, position)
-        return super().attend_step(attention, query, own, past, position)
+        return self.attend_positions(attention, query, own, past, position)
+
+    def attend_positions(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        own: KeysValues,
+        past: KeysValues,
+        position: Position,
+    ) -> SelfAttended:
+        """Write all N keys and values of a row by TensorScatter-24, then let position i see the
+        cache up to itself, by matrix products."""
+        rows, heads, _, _ = past.keys.shape
+        query, keys, values = (x.unflatten(-1, (heads, 1, -1)) for x in (query, *own))
+        query, keys = position.place_step(query), position.place_step(keys)  # (R * N, H, 1, D)
+        positions = position.positions.view(rows, -1)  # (R, N)
+        memory = KeysValues(
+            self.write_cache(past.keys, by_row(keys, rows), positions[:, 0]),
+            self.write_cache(past.values, by_row(values, rows), positions[:, 0]),
+        )
+        bias = None if position.bias is None else by_row(position.bias, rows)  # (R, H, N, T)
+        mixed, weights = self.attend(attention, by_row(query, rows), memory, positions + 1, bias)
+        return SelfAttended(mixed.transpose(1, 2).flatten(2).flatten(0, 1), memory, weights)
 
     def write_cache(self, cache: Tensor, new: Tensor, position: Tensor) -> Tensor:
         """Write by TensorScatter-24: in place if input and output are bound to one buffer."""
@@ -133,29 +156,9 @@ ONNX_KERNEL = OnnxKernel()
 
 
 class DraftKernel(OnnxKernel):
-    """Attend with N new positions of each row at once, which lie one after the other: queries are
-    (R * N, H * D) over a cache (R, H, T, D)."""
+    """Attend with any N positions of any R rows: GroupQueryAttention refuses several of several."""
 
-    def attend_step(
-        self,
-        attention: MultiHeadAttention,
-        query: Tensor,
-        own: KeysValues,
-        past: KeysValues,
-        position: Position,
-    ) -> SelfAttended:
-        """Write all N keys and values of a row, then let position i see the cache up to itself."""
-        rows, heads, _, _ = past.keys.shape
-        query, keys, values = (x.unflatten(-1, (heads, 1, -1)) for x in (query, *own))
-        query, keys = position.place_step(query), position.place_step(keys)  # (R * N, H, 1, D)
-        positions = position.positions.view(rows, -1)  # (R, N)
-        memory = KeysValues(
-            self.write_cache(past.keys, by_row(keys, rows), positions[:, 0]),
-            self.write_cache(past.values, by_row(values, rows), positions[:, 0]),
-        )
-        bias = None if position.bias is None else by_row(position.bias, rows)  # (R, H, N, T)
-        mixed, weights = self.attend(attention, by_row(query, rows), memory, positions + 1, bias)
-        return SelfAttended(mixed.transpose(1, 2).flatten(2).flatten(0, 1), memory, weights)
+    attend_step = OnnxKernel.attend_positions
 
 
 DRAFT_KERNEL = DraftKernel()
@@ -200,17 +203,22 @@ def rotary_embedding(x: Tensor, num_heads: int, rotary: Rotary, positions: Tenso
 def group_query_attention(
     query: Tensor, own: KeysValues, past: KeysValues, position: Position
 ) -> SelfAttended:
-    """Apply GroupQueryAttention to query, keys and values (R, H * D) over a cache (R, H, T, D)."""
-    heads, capacity = past.keys.size(1), past.keys.size(2)
-    packed = torch.cat([query, *own], dim=-1).unsqueeze(1)  # (R, 1, 3 * H * D)
-    # If the total length is above 1, the operator attends to a cache instead of a prompt. It
-    # refuses a total length beyond the rotary tables.
+    """Apply GroupQueryAttention to query, keys and values (R * N, H * D) over a cache
+    (R, H, T, D)."""
+    rows, heads, capacity, _ = past.keys.shape
+    packed = torch.cat([query, *own], dim=-1)
+    packed = packed.view(rows, -1, packed.size(-1))  # (R, N, 3 * H * D)
+    last = position.positions.view(rows, -1)[:, -1]  # (R,)
+    # If the total length is N, the operator attends to a prompt instead of a cache: all N positions
+    # fill the cache, so nothing is before them. It refuses a total length beyond the rotary tables.
     total_length, tables, bias = capacity, (None, None), position.bias
     if position.rotary:
         tables = position.rotary.cos, position.rotary.sin
         total_length = torch.sym_min(capacity, position.rotary.cos.size(0))
         bias = None if bias is None else bias[..., :total_length]
-    inputs = [packed, None, None, *past, position.positions.int(), torch.tensor(total_length).int()]
+    if bias is not None:
+        bias = by_row(bias, rows)  # (R, H, N, T)
+    inputs = [packed, None, None, *past, last.int(), torch.tensor(total_length).int()]
     inputs += [*tables, None, bias]
     while inputs[-1] is None:
         inputs.pop()
@@ -219,7 +227,7 @@ def group_query_attention(
         inputs,
         {"num_heads": heads, "kv_num_heads": heads, "do_rotary": int(position.rotary is not None)},
         dtypes=[query.dtype] * 3,
-        shapes=[query.unsqueeze(1).shape, past.keys.shape, past.values.shape],
+        shapes=[(*packed.shape[:2], query.size(-1)), past.keys.shape, past.values.shape],
         version=1,
     )
-    return SelfAttended(mixed.squeeze(1), KeysValues(keys, values), query[:, :0])
+    return SelfAttended(mixed.flatten(0, 1), KeysValues(keys, values), query[:, :0])

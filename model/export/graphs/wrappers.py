@@ -41,7 +41,7 @@ from model.network.ssru import State
 from model.network.transformer import Decoded, LayerCache, Transformer
 
 SOURCES, SOURCE, TARGET = Dim("sources"), Dim("source"), Dim("target")
-ROWS, CAPACITY, DRAFTED = Dim("rows"), Dim("capacity"), Dim("drafted")
+ROWS, CAPACITY, READ = Dim("rows"), Dim("capacity"), Dim("read")
 
 SOURCE_AXES: Axes = {"source_ids": {0: SOURCES, 1: SOURCE}, "source_length": {0: SOURCES}}
 # no two sizes are equal: the exporter would take them for one axis
@@ -72,11 +72,7 @@ class DraftStepGraph(ModelGraph):
     def forward(
         self, token: Tensor, position: Tensor, source_length: Tensor, k: Tensor, *caches: Tensor
     ) -> list[Tensor]:
-        """Read N tokens (R, N) a row, from its position (R,) on. Tokens beyond the last position
-        of the model are read at that one: they only fill up rows that read fewer."""
-        places = position.unsqueeze(1) + torch.arange(token.size(1))  # (R, N)
-        places = places.clamp(max=self.model.config.max_target_length - 1).flatten()
-        return run_step(self.model, token.flatten(), places, source_length, k, caches, DRAFT_KERNEL)
+        return run_step(self.model, token, position, source_length, k, caches, DRAFT_KERNEL)
 
 
 class AttentionGraph(ModelGraph):
@@ -181,9 +177,11 @@ def decode_step(
     caches: tuple[Tensor, ...],
     kernel: OnnxKernel,
 ) -> Decoded:
+    """Read N tokens (R, N) a row at their positions (R, N), one after the other."""
     count = len(cache_names("self", model))
     own, cross = own_caches(model, caches[:count]), paired(caches[count:])
-    return model.decoder.step(token, position, own, cross, source_length, kernel)
+    flattened = token.flatten(), position.flatten()
+    return model.decoder.step(*flattened, own, cross, source_length, kernel)
 
 
 def best(logits: Tensor, k: Tensor) -> Sequence[Tensor]:
@@ -216,14 +214,26 @@ def encoder_graph(model: Transformer) -> GraphSpec:
 
 
 def step_graph(model: Transformer) -> GraphSpec:
+    return spec_of_step(model, StepGraph(model), read=1 if model.config.recurrent else 3)
+
+
+def draft_step_graph(model: Transformer) -> GraphSpec:
+    return spec_of_step(model, DraftStepGraph(model), read=3)
+
+
+def spec_of_step(model: Transformer, module: ModelGraph, read: int) -> GraphSpec:
+    """Return a spec of a step whose rows read so many tokens in the example. With 1, they always
+    read one."""
     rows, capacity = 6, 11
     own = flat(model.empty_cache(rows, capacity))
     capacity_axis = {} if model.config.recurrent else {2: CAPACITY}
-    token, position = torch.arange(rows), torch.arange(rows)  # one tensor twice is one input
+    position = torch.arange(rows * read).view(rows, read) % capacity
+    token = position % model.config.target_vocab_size  # one tensor twice is one input
     example = (token, position, SOURCE_EXAMPLE[1], torch.tensor([1]), *own, *cross_example(model))
+    token_axes = {0: ROWS} if read == 1 else {0: ROWS, 1: READ}
     inputs: Axes = {
-        "token": {0: ROWS},
-        "position": {0: ROWS},
+        "token": token_axes,
+        "position": token_axes,
         "source_length": {0: SOURCES},
         "k": None,
         **{name: {0: ROWS} | capacity_axis for name in cache_names("self", model)},
@@ -231,15 +241,7 @@ def step_graph(model: Transformer) -> GraphSpec:
     }
     written = [f"{name}_out" for name in cache_names("self", model)]
     outputs = ["top_log_probs", "top_ids", "logits", *written]
-    return GraphSpec(StepGraph(model), example, inputs, outputs)
-
-
-def draft_step_graph(model: Transformer) -> GraphSpec:
-    """Take the inputs of the step graph, but tokens (R, N)."""
-    plain = step_graph(model)
-    token = torch.arange(6 * 3).view(6, 3) % model.config.target_vocab_size
-    inputs = plain.inputs | {"token": {0: ROWS, 1: DRAFTED}}
-    return GraphSpec(DraftStepGraph(model), (token, *plain.example[1:]), inputs, plain.outputs)
+    return GraphSpec(module, example, inputs, outputs)
 
 
 def attention_graph(model: Transformer) -> GraphSpec:
@@ -283,7 +285,8 @@ def gated_encoder_graph(model: Transformer) -> GraphSpec:
 
 def gated_step_graph(model: Transformer) -> GraphSpec:
     """Take the inputs of the step graph, and after `k` gates (R, K, L, H)."""
-    return gated(GatedStepGraph(model), step_graph(model), "k", ROWS)
+    module = GatedStepGraph(model)
+    return gated(module, spec_of_step(model, module, read=1), "k", ROWS)
 
 
 def gated_decoder_graph(model: Transformer) -> GraphSpec:

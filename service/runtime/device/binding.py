@@ -53,8 +53,8 @@ class DeviceBinding:
         self._device = cache.device
         self._binding = step.io_binding()
         self._options = run_options(-1)
-        self._token = self._bind_input("token", np.zeros(rows, np.int64))
-        self._position = self._bind_input("position", np.zeros(rows, np.int64))
+        self._token = self._bind_input("token", np.zeros((rows, 1), np.int64))
+        self._position = self._bind_input("position", np.zeros((rows, 1), np.int64))
         self._source_length = self._bind_input("source_length", cache.source_length)
         self._binding.bind_cpu_input("k", np.array([k]))
         self._log_probs = self._bind_output("top_log_probs", np.zeros((rows, k), np.float32))
@@ -88,7 +88,7 @@ class DeviceBinding:
     def run(
         self, tokens: IntArray, position: IntArray, gates: FloatArray | None = None
     ) -> Candidates:
-        """Read tokens (R,) at their positions (R,), a gated graph with gates (R, K, L, H)."""
+        """Read tokens (R, 1) at their positions (R, 1), a gated graph with gates (R, K, L, H)."""
         self._token.update_inplace(np.ascontiguousarray(tokens))
         self._position.update_inplace(position)
         if gates is not None:

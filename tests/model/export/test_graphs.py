@@ -130,8 +130,8 @@ def test_cached_steps_equal_the_full_forward_pass(exported, sources, rows_per_so
         out = run(
             folder,
             "step",
-            token=target_ids[:, position],
-            position=np.full(rows, position),
+            token=target_ids[:, position : position + 1],
+            position=np.full((rows, 1), position),
             source_length=source_length,
             k=[vocabulary],
             **cache,

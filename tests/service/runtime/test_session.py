@@ -254,10 +254,10 @@ def test_what_a_check_refuses_computes_beside_no_other_worker_either(g2p, monkey
     session = Session(load_bundle(g2p), FP32.model_copy(update={"threads": 2}))
     session.check_on_opening("draft_step", lambda: "it is wrong")
     cache = session.new_cache(rows_per_source=1)
-    cache.insert(session.encode(sources(load_bundle(g2p), [3]))[1])
+    cache.insert(session.encode(sources(load_bundle(g2p), [3, 4]))[1])
     for alone in (True, False):
         with pytest.raises(PassFailed, match="it is wrong"):
-            session.draft_step(cache, np.full((1, 2), 5), 1, alone=alone)
+            session.draft_step(cache, np.full((2, 2), 5), 1, alone=alone)
 
 
 def test_several_threads_compute_what_one_does(bundle, session):
