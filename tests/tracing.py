@@ -24,8 +24,8 @@ def only(*names):
 
 @contextmanager
 def without_gates():
-    """Write bundles as an older Heed did: without the gated graphs, whose traces take longest, and
-    without that of drafts."""
+    """Write bundles without the gated graphs, whose traces take longest, and without that of
+    drafts."""
     later = "gated", "draft"
     plain = {name: spec for name, spec in wrappers.GRAPHS.items() if not name.startswith(later)}
     with pytest.MonkeyPatch.context() as patch:

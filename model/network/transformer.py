@@ -247,7 +247,8 @@ class Decoder(nn.Module):
     ) -> Decoded:
         """Decode one token (R,) per row, each at its own position (R,), over a cache (R, H, T, D).
 
-        The R rows are in the order of the B sources, R / B per source.
+        The R rows are in the order of the B sources, R / B per source. An exported kernel takes N
+        tokens of a cache row, one after the other: then all but the cache has R * N rows.
         """
         capacity = cache[0][0].size(2)
         biases = [cast("RelativeBias", each).step(position, capacity) for each in self.relative]

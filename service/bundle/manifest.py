@@ -80,7 +80,7 @@ class Config(BaseModel):
     score_function: Literal["scaled_dot_product", "additive", "gaussian"]
     num_encoder_layers: Layers
     num_decoder_layers: Layers
-    decoder: Literal["self_attention", "ssru"] = "self_attention"  # bundles may lack it
+    decoder: Literal["self_attention", "ssru"] = "self_attention"  # if missing
     max_source_length: Count
     max_target_length: Count
 
@@ -280,7 +280,8 @@ def read_manifest(path: Path) -> Manifest:
         if version != FORMAT_VERSION:
             raise StartupError(
                 f"{path} has format {shorten(str(version))}; this Heed reads format"
-                f" {FORMAT_VERSION}: export it again with `heed export RUN BUNDLE`"
+                f" {FORMAT_VERSION}: export it again with `heed export RUN BUNDLE`, or convert"
+                " its checkpoint again"
             )
         return Manifest.model_validate_json(content)
     except ValidationError as error:

@@ -1,7 +1,7 @@
 """The step graph bound to the memory of a KV cache, so that a step copies and allocates nothing.
 
-Axes: R rows, K best tokens (of gates: kinds of attention), V target vocabulary, L layers, H heads,
-M d_model.
+Axes: R rows, N tokens of a row, K best tokens (of gates: kinds of attention), V target vocabulary,
+L layers, H heads, M d_model.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from service.search.protocol import Candidates
 
 
 class Binding:
-    """Inputs and outputs of the step graph, for a fixed number of rows, K and set of outputs.
+    """Inputs and outputs of the step graph, for tokens of one shape, a fixed K and set of outputs.
 
     Valid until the cache's memory moves; the cache then empties `Cache.bindings`.
     """

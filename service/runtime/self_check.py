@@ -140,9 +140,9 @@ def compare_steps(session: Session, cross: Cross, torch: Torch) -> Iterator[Comp
         largest = theirs[: top.log_probs.shape[1]]
         yield f"top_log_probs[{i}, {position}]", top.log_probs[i], largest
         yield f"top_log_probs[{i}, {position}]", log_probs[top.ids[i]], largest
-    if session.supports("draft_step"):  # then `step` also reads several tokens of one row
+    if session.supports("draft_step") and not session.shortlists:  # it may use drafts
         for i in range(len(torch["source_length"])):
-            yield from compare_reads(session, cross, torch, [i])
+            yield from compare_several_tokens(session, cross, torch, [i])
 
 
 def compare_shortlisted(session: Session, cross: Cross, torch: Torch) -> Iterator[Compared]:
@@ -199,10 +199,11 @@ def steps(
 def compare_draft_step(session: Session, torch: Torch) -> Iterator[Compared]:
     """Read the targets of all sources together, which `step` cannot."""
     _, cross = session.encode(sample_sources(torch))
-    return compare_reads(session, cross, torch, range(len(torch["source_length"])))
+    sources = [*range(len(torch["source_length"]))]
+    return compare_several_tokens(session, cross, torch, sources if sources[1:] else [0, 0])
 
 
-def compare_reads(
+def compare_several_tokens(
     session: Session, cross: Cross, torch: Torch, sources: Sequence[int]
 ) -> Iterator[Compared]:
     """Read the first token of the targets of these sources, then all others at once."""

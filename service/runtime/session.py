@@ -1,7 +1,7 @@
 """The graphs of a bundle as methods over NumPy arrays.
 
-Axes: B sources, R rows of a step, S source length, T target length, L layers, H heads, M d_model,
-K best tokens.
+Axes: B sources, R rows of a step, N tokens that a row reads, S source length, T target length,
+L layers, H heads, M d_model, K best tokens.
 
 Gates (B, L, H) of the encoder, and (B or R, K, L, H) of the K kinds of attention in the decoder,
 are factors of the heads' outputs. Only methods that get them use the gated graphs.
@@ -226,7 +226,10 @@ class Session:
         alone: bool = True,
     ) -> Candidates:
         """Read N tokens (R, N) a row from its position on, and leave it to the caller by how many
-        each row moves on. Returns what `step` does, after each token: R x N rows."""
+        each row moves on. Returns what `step` does, after each token: R x N rows.
+
+        All positions of a single row must exist. Of several, the shorter ones may be filled up.
+        """
         graph: GraphName = "step" if 1 in tokens.shape else "draft_step"
         return self._step(graph, cache, tokens, k, logits, None, alone)
 
@@ -240,14 +243,14 @@ class Session:
         gates: FloatArray | None,
         alone: bool,
     ) -> Candidates:
-        """Read N tokens (R, N) a row."""
+        """Read N tokens (R, N) a row. Returns the candidates after each: R x N rows."""
         count = tokens.shape[1]
         needed = int(cache.position.max()) + count
         if needed > cache.capacity:
             cache.grow(needed)
         position = cache.position[:, None]  # (R, N)
-        if count > 1:  # some may only fill up their row, beyond the last position
-            position = np.minimum(position + np.arange(count), self._config.max_target_length - 1)
+        if count > 1:
+            position = self._positions(cache, count)
         listed = cache.listed if isinstance(cache, Cache) else None
         vocab_size = len(listed.tokens) if listed else self._config.target_vocab_size
         k = min(k, vocab_size)
@@ -267,6 +270,14 @@ class Session:
             return candidates
         all_logits = None if candidates.logits is None else listed.scatter(candidates.logits)
         return Candidates(candidates.log_probs, listed.tokens[candidates.ids], all_logits)
+
+    def _positions(self, cache: Cache | DeviceCache, count: int) -> IntArray:
+        """Return the next positions (R, N) of each row. Of several rows, those beyond the last one
+        that exists are of tokens that fill up a row."""
+        positions = cache.position[:, None] + np.arange(count)
+        if len(positions) == 1:
+            return positions
+        return np.minimum(positions, self._config.max_target_length - 1)
 
     def _bind(
         self,
@@ -289,7 +300,7 @@ class Session:
         return self._device_bindings.bind(cache, opened, k, vocab_size)
 
     def _gather(self, ids: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return rows (N, M) and biases (N,) of the output projection."""
+        """Return the rows (U, M) of the output projection for U ids, and their biases (U,)."""
         rows, biases = self._run("output_rows", ["output_rows", "output_bias"], {"ids": ids})
         return rows, biases
 

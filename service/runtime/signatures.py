@@ -55,9 +55,9 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
     forced = dict.fromkeys(lengths, (INT,)) | cross
     decoder_gates: Tensors = {"gates": (FLOAT, len(kinds), config.num_decoder_layers, heads)}
     one: Tensors = {"token": (INT, 1), "position": (INT, 1), "source_length": (INT,)}
-    token = one if config.recurrent else dict.fromkeys(one, (INT,))  # any number of a row
-    step: Tensors = token | K | own | cross
-    gated_step: Tensors = one | K | own | cross | decoder_gates
+    several: Tensors = dict.fromkeys(one, (INT,))  # tokens of a row
+    step: Tensors = (one if config.recurrent else several) | K | own | cross
+    step_of_one: Tensors = one | K | own | cross
     hidden: Tensors = {"hidden": (FLOAT, config.d_model)}
     encoder = weights_of(["encoder_attention"], heads, config.num_encoder_layers)
     encoder_norms = weights_of(["encoder_value_norms"], heads, config.num_encoder_layers)
@@ -79,11 +79,11 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
         "encoder_attention": (source, encoder),
         "score": (scored, log_probs),
         "gated_encoder": (source | encoder_gates, encoded | encoder | encoder_norms),
-        "gated_step": (gated_step, best | written),
+        "gated_step": (step_of_one | decoder_gates, best | written),
         "gated_decoder": (scored | decoder_gates, both | both_norms | log_probs),
-        "shortlisted_step": (step | listed, placed | written),
+        "shortlisted_step": (step_of_one | listed, placed | written),
         "output_rows": ({"ids": (INT,)}, listed),
-        "hidden_step": (token | own | cross, hidden | written),
+        "hidden_step": (one | own | cross, hidden | written),
         "output": (hidden | K, best),
     }
     return tables[graph]

@@ -15,7 +15,7 @@ from model.export.alignment.choose import Candidate, Choice, Ranked, choose
 from model.export.alignment.graphs import Graphs
 from model.export.alignment.occlusion import occlude
 from model.export.alignment.sources import Reader, spread
-from model.export.files.manifest import FOLDERS, hash_file
+from model.export.files.manifest import FOLDERS, FORMAT_VERSION, hash_file
 from model.export.files.work_folder import changed
 from model.network.config import InputError
 from model.usage import GUIDED
@@ -49,6 +49,11 @@ def align(
     """
     file = bundle / "bundle.json"
     manifest = parse_json(file.read_bytes(), file)
+    if (version := manifest.get("format_version")) != FORMAT_VERSION:
+        raise InputError(
+            f"{file} has format {version}; this Heed reads format {FORMAT_VERSION}: export or"
+            " convert the bundle again"
+        )
     if missing := READ - manifest.keys():
         raise InputError(f"{file} lacks {', '.join(sorted(missing))}: export the bundle again")
     progress("finding the attention that aligns, by occlusion")

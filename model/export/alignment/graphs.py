@@ -59,10 +59,10 @@ class Graphs:
     def _search(self, steps: Steps, rows: int, most: int) -> Array:
         """Return the best tokens (B, T): eos in each row, or `most` tokens."""
         for token in self.start[:-1]:
-            steps.logits(np.full(rows, token))
+            steps.logits(np.full((rows, 1), token))
         token, written = np.full(rows, self.start[-1]), np.zeros((rows, 0), np.int64)
         while written.shape[1] < most and not np.isin(written, self.eos_ids).any(1).all():
-            logits = steps.logits(token)
+            logits = steps.logits(token[:, None])
             logits[:, self.banned] = -np.inf
             token = logits.argmax(-1)
             written = np.column_stack([written, token])

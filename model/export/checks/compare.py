@@ -108,11 +108,20 @@ def encode(encoder: ort.InferenceSession, sources: Sequence[list[int]]) -> dict[
 
 
 def forced_log_probs(
-    step: ort.InferenceSession, encoded: dict[str, Array], target: list[int]
+    step: ort.InferenceSession, encoded: dict[str, Array], target: list[int], at_once: bool = False
 ) -> Array:
-    """Return log-probs (T, V) after each decoder input of `target` (T,), step by step."""
+    """Return log-probs (T, V) after each decoder input of `target` (T,), read step by step, or the
+    first and then all others `at_once`."""
     steps = Steps(step, encoded, len(target))
-    return np.stack([log_softmax(steps.logits(np.array([token]))[0]) for token in target])
+    parts = [target[:1], target[1:]] if at_once else [[token] for token in target]
+    logits = [steps.logits(np.array([part])) for part in parts if part]
+    return np.stack([log_softmax(row) for row in np.concatenate(logits)])
+
+
+def reads_several(step: ort.InferenceSession) -> bool:
+    """Return whether a step graph reads several tokens of a row: that of an SSRU does not."""
+    (token,) = (each for each in step.get_inputs() if each.name == "token")
+    return token.shape[1] != 1
 
 
 def log_softmax(logits: Array) -> Array:
@@ -131,7 +140,7 @@ def search(
     token = np.array([answer.target[0] for answer in answers])
     written: list[Array] = []
     for position in range(longest):
-        best = steps.logits(token).argmax(-1)
+        best = steps.logits(token[:, None]).argmax(-1)
         if position + 1 < start:
             token = np.array([answer.target[position + 1] for answer in answers])
         else:
@@ -155,14 +164,15 @@ class Steps:
                 self._feeds[each.name] = np.zeros(shape, TYPES[each.type])
         self._written = [each.name for each in step.get_outputs() if each.name.endswith("_out")]
 
-    def logits(self, token: Array) -> Array:
-        """Return (R, V) after the tokens (R,), which are written to the caches."""
-        read = {"token": token[:, None], "position": self._position[:, None]}
-        feeds = {**self._feeds, **read}
+    def logits(self, tokens: Array) -> Array:
+        """Return (R x N, V) after the tokens (R, N), which are written to the caches."""
+        count = tokens.shape[1]
+        position = self._position[:, None] + np.arange(count)  # (R, N)
+        feeds = {**self._feeds, "token": tokens, "position": position}
         logits, *caches = run_session(self._step, ["logits", *self._written], feeds)
         for name, cache in zip(self._written, caches, strict=True):
             self._feeds[name.removesuffix("_out")] = cache
-        self._position = self._position + 1
+        self._position = self._position + count
         return logits
 
 

@@ -5,13 +5,20 @@ and limits here are the same, but for a margin: another CPU rounds a little diff
 """
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from model.export.checks.answers import Array
-from model.export.checks.compare import encode, forced_log_probs, open_graph, run_session
+from model.export.checks.compare import (
+    encode,
+    forced_log_probs,
+    open_graph,
+    reads_several,
+    run_session,
+)
 
 MARGIN = 0.8  # share of the service's limits that may be used up here
 RELATIVE, ABSOLUTE = 1e-4, 1e-5  # fp32 limits, number by number
@@ -80,10 +87,9 @@ def compare_decoding(graphs: Path, torch: dict[str, Array]) -> Iterator[Compared
         encoded.append(encode(encoder, [source.tolist()]))
     del encoder
     step = open_graph(graphs / "step.onnx")
-    for i, length in enumerate(torch["decoder_length"]):
-        log_probs = forced_log_probs(
-            step, encoded[i], torch["decoder_input_ids"][i, :length].tolist()
-        )
+    for i, at_once in product(range(len(encoded)), {False, reads_several(step)}):
+        target = torch["decoder_input_ids"][i, : torch["decoder_length"][i]].tolist()
+        log_probs = forced_log_probs(step, encoded[i], target, at_once)
         for position, row in enumerate(log_probs):  # (V,)
             expected = torch["log_probs"][i, position]
             yield f"log_probs[{i}, {position}]", row[torch["log_prob_ids"][i, position]], expected

@@ -105,11 +105,11 @@ class OnnxKernel(ScanKernel):
         past: KeysValues,
         position: Position,
     ) -> SelfAttended:
-        """Attend with N new positions of each row, one after the other: queries, keys and values
-        are (R * N, H * D), the cache (R, H, T, D).
+        """Attend with N new positions of each row, where R or N is 1: queries, keys and values are
+        (R * N, H * D), the cache (R, H, T, D).
 
-        GroupQueryAttention does it where it supports the score and the head sizes, and R or N is 1.
-        It also writes the cache in place, and is faster than `attend_positions` (docs/adr/0005).
+        GroupQueryAttention does it, if it supports the score and the head sizes. It also writes the
+        cache in place, and is faster than `attend_positions` (docs/adr/0005).
         """
         head_dim = past.keys.size(-1)
         multiple = 16 if position.rotary else 8  # head_dim must be a multiple of this
@@ -126,8 +126,8 @@ class OnnxKernel(ScanKernel):
         past: KeysValues,
         position: Position,
     ) -> SelfAttended:
-        """Write all N keys and values of a row by TensorScatter-24, then let position i see the
-        cache up to itself, by matrix products."""
+        """Write all N keys and values of a row, (R * N, H * D), by TensorScatter-24. Then let each
+        position see the cache (R, H, T, D) up to itself, by matrix products."""
         rows, heads, _, _ = past.keys.shape
         query, keys, values = (x.unflatten(-1, (heads, 1, -1)) for x in (query, *own))
         query, keys = position.place_step(query), position.place_step(keys)  # (R * N, H, 1, D)
@@ -156,7 +156,7 @@ ONNX_KERNEL = OnnxKernel()
 
 
 class DraftKernel(OnnxKernel):
-    """Attend with any N positions of any R rows: GroupQueryAttention refuses several of several."""
+    """Attend with several positions of several rows, which GroupQueryAttention refuses."""
 
     attend_step = OnnxKernel.attend_positions
 
@@ -204,13 +204,13 @@ def group_query_attention(
     query: Tensor, own: KeysValues, past: KeysValues, position: Position
 ) -> SelfAttended:
     """Apply GroupQueryAttention to query, keys and values (R * N, H * D) over a cache
-    (R, H, T, D)."""
+    (R, H, T, D), where R or N is 1."""
     rows, heads, capacity, _ = past.keys.shape
     packed = torch.cat([query, *own], dim=-1)
     packed = packed.view(rows, -1, packed.size(-1))  # (R, N, 3 * H * D)
     last = position.positions.view(rows, -1)[:, -1]  # (R,)
-    # If the total length is N, the operator attends to a prompt instead of a cache: all N positions
-    # fill the cache, so nothing is before them. It refuses a total length beyond the rotary tables.
+    # If the total length is N, the operator takes its input for a prompt, rightly: N positions then
+    # fill the cache, and begin at 0. It refuses a total length beyond the rotary tables.
     total_length, tables, bias = capacity, (None, None), position.bias
     if position.rotary:
         tables = position.rotary.cos, position.rotary.sin

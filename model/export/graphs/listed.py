@@ -13,7 +13,15 @@ from torch import Tensor
 from model.export.graphs.exporter import GraphSpec
 from model.export.graphs.kernel import ONNX_KERNEL
 from model.export.graphs.rewrite import rename_inputs, replace_nodes
-from model.export.graphs.wrappers import ROWS, ModelGraph, best, decode_step, flat, step_graph
+from model.export.graphs.wrappers import (
+    ROWS,
+    ModelGraph,
+    best,
+    decode_step,
+    flat,
+    spec_of_step,
+    step_graph,
+)
 from model.network.transformer import Transformer
 
 HIDDEN_STEP, OUTPUT = "hidden_step", "output"
@@ -37,11 +45,10 @@ class OutputGraph(ModelGraph):
 
 def hidden_step_graph(model: Transformer) -> GraphSpec:
     """Take the inputs of the step but `k`, and return hidden (R, M) in place of candidates."""
-    plain = step_graph(model)
+    plain = spec_of_step(model, HiddenStepGraph(model), read=1)
     place = [*plain.inputs].index("k")
     return replace(
         plain,
-        module=HiddenStepGraph(model),
         inputs={name: axes for name, axes in plain.inputs.items() if name != "k"},
         example=(*plain.example[:place], *plain.example[place + 1 :]),
         outputs=["hidden", *plain.outputs[3:]],

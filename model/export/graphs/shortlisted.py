@@ -15,7 +15,7 @@ from model.export.graphs.wrappers import (
     best,
     decode_step,
     flat,
-    step_graph,
+    spec_of_step,
     with_inputs,
 )
 from model.network.transformer import Transformer
@@ -54,7 +54,8 @@ class OutputRowsGraph(ModelGraph):
 
 def shortlisted_step_graph(model: Transformer) -> GraphSpec:
     """Take the inputs of the step, and after `k` output_rows (U, M) and output_bias (B, U)."""
-    plain, listed = step_graph(model), 13
+    module, listed = ShortlistedStepGraph(model), 13
+    plain = spec_of_step(model, module, read=1)
     rows, bias = torch.zeros(listed, model.config.d_model), torch.zeros(2, listed)
     spec = with_inputs(
         plain,
@@ -62,7 +63,7 @@ def shortlisted_step_graph(model: Transformer) -> GraphSpec:
         {"output_rows": ({0: LISTED}, rows), "output_bias": ({0: SOURCES, 1: LISTED}, bias)},
     )
     outputs = ["top_log_probs", "top_places", *plain.outputs[2:]]
-    return replace(spec, module=ShortlistedStepGraph(model), outputs=outputs)
+    return replace(spec, outputs=outputs)
 
 
 def output_rows_graph(model: Transformer) -> GraphSpec:

@@ -165,7 +165,7 @@ def run_step(
     kernel: OnnxKernel,
 ) -> list[Tensor]:
     step = decode_step(model, token, position, source_length, caches, kernel)
-    logits = model.generator(step.hidden)  # (R, V)
+    logits = model.generator(step.hidden)  # (R * N, V)
     return [*best(logits, k), logits, *flat(step.cache)]
 
 

@@ -106,7 +106,7 @@ class Generation:
         decoding["suppress_tokens"] = [
             each for each in suppressed if isinstance(each, list) or 0 <= each < size
         ]
-        # Left out if they change nothing: older versions of Heed refuse a bundle that has them
+        # Options that may be missing are left out if they change nothing
         return {k: each for k, each in decoding.items() if each != OF_SOURCE.get(k)}, most
 
     def decoding(self, forced: int) -> dict[str, Any]:

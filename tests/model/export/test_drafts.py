@@ -23,29 +23,30 @@ def test_several_tokens_at_once_have_the_log_probs_of_single_steps(exported, pre
     random, config = np.random.default_rng(0), model.config
     session = Session(load_bundle(folder), Settings(precision=precision, provider=Provider.cpu))
     sources = [random.integers(4, config.source_vocab_size, size) for size in (6, 1, 9)]
-    targets = random.integers(4, config.target_vocab_size, (3, 32))  # up to the last position
+    longest = config.max_target_length
+    targets = random.integers(4, config.target_vocab_size, (3, longest))
     _, cross = session.encode(sources)
     steps, drafted = session.new_cache(1), session.new_cache(1)
     steps.insert(cross)
     drafted.insert(cross.pick(together))
     expected = np.stack(
         [log_softmax(session.step(steps, tokens, 1, logits=True).logits) for tokens in targets.T], 1
-    )[together]  # (R, 32, V)
+    )[together]  # (R, longest, V)
     targets = targets[together]
     relative, absolute = TOLERANCES[precision]
-    while (drafted.position < 32).any():
+    while (drafted.position < longest).any():
         for kept in READ[:, together]:
             count = kept.max()
             if len(together) == 1:
-                count = min(count, 32 - drafted.position[0])  # it has no row to fill up to
-            places = np.minimum(drafted.position[:, None] + np.arange(count), 31)
+                count = min(count, longest - drafted.position[0])  # it has no row to fill up to
+            places = np.minimum(drafted.position[:, None] + np.arange(count), longest - 1)
             tokens = np.take_along_axis(targets, places, 1)  # (R, count)
             logits = session.draft_step(drafted, tokens, 1, logits=True).logits
             found = log_softmax(logits).reshape(len(together), count, -1)
-            for row, number in enumerate(np.minimum(kept, 32 - drafted.position)):
+            for row, number in enumerate(np.minimum(kept, longest - drafted.position)):
                 own = places[row, :number]
                 theirs = expected[row, own]
                 np.testing.assert_allclose(found[row, :number], theirs, relative, absolute)
-            drafted.position[:] = np.minimum(drafted.position + kept, 32)
-            if (drafted.position == 32).all():
+            drafted.position[:] = np.minimum(drafted.position + kept, longest)
+            if (drafted.position == longest).all():
                 break

@@ -39,7 +39,7 @@ def test_examples_are_requests_of_a_model(ask, model, examples):
 def test_a_card_has_what_bundle_json_says_of_the_model(client, g2p):
     card, manifest = client.get("/v1/models/g2p-en").json(), read_manifest(g2p)
     for key in ("name", "task", "licence", "attribution", "examples", "limits", "config"):
-        default = {"decoder": "self_attention"} if key == "config" else None  # of older bundles
+        default = {"decoder": "self_attention"} if key == "config" else None  # which may be missing
         assert card[key] == (manifest[key] if default is None else default | manifest[key])
     assert card["decoding"] == {
         **manifest["decoding"],

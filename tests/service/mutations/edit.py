@@ -3,18 +3,23 @@
 import hashlib
 import json
 
+from service.bundle.manifest import FORMAT_VERSION
+
 WEIGHTS, PARITY, SOURCE = "fp32/model.safetensors", "parity.npz", "source.tokenizer.json"
+VERSION = b'"format_version": %d' % FORMAT_VERSION
 TEXTS = {
     "empty": b"",
     "null": b"null",
     "list": b"[]",
     "random": bytes(range(256)),
-    "utf-16": json.dumps({"format_version": 2}).encode("utf-16"),
-    "deep": b'{"format_version":2,"origin":' + b"[" * 100_000,
+    "utf-16": json.dumps({"format_version": FORMAT_VERSION}).encode("utf-16"),
+    "deep": b"{" + VERSION + b',"origin":' + b"[" * 100_000,
     "number": b'{"format_version": 1e400}',
     "digits": b'{"format_version": ' + b"9" * 4000 + b"}",
     "large": b" " * (3 << 20) + b"{}",
-    "many faults": b'{"format_version":2,"files":{'
+    "many faults": b"{"
+    + VERSION
+    + b',"files":{'
     + b",".join(b'"%d":0' % i for i in range(99999))
     + b'},"a":0}',
 }

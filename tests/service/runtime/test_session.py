@@ -243,6 +243,14 @@ def test_a_worker_that_is_alone_uses_all_cores_and_gets_the_same_numbers(
         runs.append(found[-1].logits[:, :size].tobytes())
         assert {graph is session.open("step") for graph, *_ in cache.bindings} == {alone}
     assert len({*runs}) == 1
+    one, alike = session.new_cache(rows_per_source=1), []
+    one.insert(session.encode(sources(bundle, [7]))[1])
+    for alone in (True, False):
+        one.bindings.clear()
+        alike.append(session.draft_step(one, np.full((1, 2), 5), 2, alone=alone).ids.tobytes())
+        assert {graph is session.open("step") for graph, *_ in one.bindings} == {alone}
+    assert alike[0] == alike[1]
+    assert "draft_step" not in dict(opened)  # `step` reads several tokens of one row
     read = np.full((40, 2), 5)
     drafted = [session.draft_step(cache, read, 2, alone=alone) for alone in (True, False)]
     assert drafted[0].ids.tobytes() == drafted[1].ids.tobytes()
