@@ -130,7 +130,7 @@ class Tokenizer:
         Raise Invalid if the text has no token, has characters outside the vocabulary, is not
         Unicode, or begins with the name of a language token; TooLarge beyond the limit.
         """
-        encoding = self._read(text, pointer)
+        encoding = self._read(text, pointer, len(self._prefix) + len(self._suffix))
         if not len(encoding):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         ids = encoding.ids
@@ -146,11 +146,11 @@ class Tokenizer:
         """Return the ids of a text that only guesses at a target, None for tokens that targets
         lack. Raise what `encode` raises about text that is too long or not Unicode, or begins with
         the name of a language token."""
-        ids = self._read(text, pointer).ids
+        ids = self._read(text, pointer, 0).ids  # no ids are put around it
         return [None if token_id in self._refused else token_id for token_id in ids]
 
-    def _read(self, text: str, pointer: str) -> Encoding:
-        """Return the library's tokens of a text that is short enough."""
+    def _read(self, text: str, pointer: str, around: int) -> Encoding:
+        """Return the library's tokens of a text that is short enough with the ids around it."""
         longest = len(text) + (LONGEST_LIGATURE - 1) * text.count(LIGATURE)  # as normalized
         if longest > self._limit * LONGEST_TOKEN:
             raise self._too_large(pointer, f"{longest} characters")
@@ -167,7 +167,7 @@ class Tokenizer:
         except LibraryError as error:
             advice = self._advice()
             raise Invalid.at(pointer, f"cannot be tokenized ({error}): {advice}") from error
-        self._check_length(len(self._prefix) + len(encoding) + len(self._suffix), pointer)
+        self._check_length(len(encoding) + around, pointer)
         return encoding
 
     def _tokens_of(self, text: str, ids: list[int], encoding: Encoding | None) -> Tokens:

@@ -187,7 +187,8 @@ class Hypothesis(BaseModel):
     )
     drafted: int | None = Field(
         default=None,
-        description="How many tokens of the draft were checked. Absent without a draft.",
+        description="How many tokens of the draft were checked, each as often as it was. Absent"
+        " without a draft.",
     )
     accepted: int | None = Field(
         default=None,

@@ -179,3 +179,19 @@ def test_a_bundle_without_the_graph_says_what_to_run(g2p, tmp_path):
         answer = decode(client, draft="source")
     assert (answer.status_code, answer.json()["code"]) == (404, "not_supported")
     assert "lacks the graph draft_step; export or convert it again" in answer.json()["detail"]
+
+
+def test_a_text_may_have_as_many_tokens_as_a_target(client):
+    """Its eos is not counted, so a target that was cut off is a draft, too."""
+    longest = client.get("/v1/models/g2p-en").json()["limits"]["max_target_length"]
+    cut = decode(client, source="heed", min_new_tokens=longest)
+    (target,) = hypotheses(cut)
+    assert target["finish_reason"] == "length"
+    (again,) = hypotheses(
+        decode(client, source="heed", min_new_tokens=longest, draft=target["text"])
+    )
+    assert again["token_ids"] == target["token_ids"]
+    assert again["accepted"] > 0
+    refused = decode(client, source="heed", draft=target["text"] + " HH")
+    assert refused.status_code == 413
+    assert f"has {longest + 1} tokens; the limit is {longest}" in refused.text
