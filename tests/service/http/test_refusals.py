@@ -227,7 +227,7 @@ def in_progress(port, count):
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             stack.enter_context(connect(port)).sendall(LARGE)
-        yield
+        yield stack
 
 
 def ask(port, request):
@@ -243,11 +243,13 @@ def leave(port, request):
         client.sendall(request)
 
 
-def ask_until_refused(port):
-    """Send words until the requests before them have come."""
+def ask_until_refused(port, large):
+    """Send words until the requests before them have come, and to the stack `large` another large
+    one after each answer: one of an earlier test may have had the place of one of these."""
     end = time.monotonic() + 60
     while not ask(port, WORD).startswith(b"HTTP/1.1 429"):
         assert time.monotonic() < end, "nothing was refused"
+        large.enter_context(connect(port)).sendall(LARGE)
 
 
 def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_others(port):
@@ -255,8 +257,8 @@ def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_other
     with connect(port) as kept:
         kept.sendall(PROBE)
         receive(kept, b'{"status":"ok"}\n')
-        with in_progress(port, MOST):
-            ask_until_refused(port)
+        with in_progress(port, MOST) as large:
+            ask_until_refused(port, large)
             with connect(port) as new:
                 new.sendall(WORD)
                 check_refusal(received_until_closed(new))
@@ -283,8 +285,8 @@ def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_other
 )
 def test_one_answer_is_read_however_a_refused_request_goes_on(port, parts):
     """A client that was reset while it sent could not read the answer."""
-    with in_progress(port, MOST):
-        ask_until_refused(port)
+    with in_progress(port, MOST) as large:
+        ask_until_refused(port, large)
         with connect(port) as client:
             client.sendall(parts[0])
             answer = client.recv(1 << 16)
@@ -305,8 +307,8 @@ def test_one_answer_is_read_however_a_refused_request_goes_on(port, parts):
     ids=["a whole body", "an endless trailer", "a broken chunk"],
 )
 def test_a_connection_closes_when_a_refused_request_is_read_or_cannot_be(port, begin, rest):
-    with in_progress(port, MOST):
-        ask_until_refused(port)
+    with in_progress(port, MOST) as large:
+        ask_until_refused(port, large)
         with connect(port) as client:
             client.sendall(begin)
             check_refusal(client.recv(1 << 16))
