@@ -51,8 +51,8 @@ def align(
     manifest = parse_json(file.read_bytes(), file)
     if (version := manifest.get("format_version")) != FORMAT_VERSION:
         raise InputError(
-            f"{file} has format {version}; this Heed reads format {FORMAT_VERSION}: export or"
-            " convert the bundle again"
+            f"{file} has format {version}; this Heed reads format {FORMAT_VERSION}: export it again"
+            " with `heed export RUN BUNDLE`, or convert its checkpoint again"
         )
     if missing := READ - manifest.keys():
         raise InputError(f"{file} lacks {', '.join(sorted(missing))}: export the bundle again")
