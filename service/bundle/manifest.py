@@ -278,10 +278,14 @@ def read_manifest(path: Path) -> Manifest:
     try:
         version = Format.model_validate_json(content).format_version
         if version != FORMAT_VERSION:
+            way_out = (
+                "export it again with `heed export RUN BUNDLE`, or convert its checkpoint again"
+            )
+            if version > FORMAT_VERSION:
+                way_out = "install a later version of Heed"
             raise StartupError(
                 f"{path} has format {shorten(str(version))}; this Heed reads format"
-                f" {FORMAT_VERSION}: export it again with `heed export RUN BUNDLE`, or convert"
-                " its checkpoint again"
+                f" {FORMAT_VERSION}: {way_out}"
             )
         return Manifest.model_validate_json(content)
     except ValidationError as error:

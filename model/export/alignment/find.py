@@ -49,11 +49,7 @@ def align(
     """
     file = bundle / "bundle.json"
     manifest = parse_json(file.read_bytes(), file)
-    if (version := manifest.get("format_version")) != FORMAT_VERSION:
-        raise InputError(
-            f"{file} has format {version}; this Heed reads format {FORMAT_VERSION}: export it again"
-            " with `heed export RUN BUNDLE`, or convert its checkpoint again"
-        )
+    check_format(manifest.get("format_version"), file)
     if missing := READ - manifest.keys():
         raise InputError(f"{file} lacks {', '.join(sorted(missing))}: export the bundle again")
     progress("finding the attention that aligns, by occlusion")
@@ -71,6 +67,18 @@ def align(
         content = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
         replace(new / "bundle.json", content)
     return sentence
+
+
+def check_format(version: Any, file: Path) -> None:
+    """Raise InputError if a bundle has another format than this Heed reads."""
+    if version == FORMAT_VERSION:
+        return
+    way_out = "export it again with `heed export RUN BUNDLE`, or convert its checkpoint again"
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        way_out = "install a later version of Heed"
+    raise InputError(
+        f"{file} has format {version}; this Heed reads format {FORMAT_VERSION}: {way_out}"
+    )
 
 
 def guided_of(manifest: dict[str, Any]) -> tuple[Candidate | None, bool]:

@@ -360,8 +360,10 @@ def test_the_command_reads_texts_and_refuses_what_it_cannot_use(g2p, tiny, tmp_p
         "bundle.json", lambda document: (document.pop("config"), document.pop("files")), bundle
     )
     assert "bundle.json lacks config, files: export" in str(run(bundle).exception)
-    edit_json("bundle.json", lambda document: document.update(format_version=2), bundle)
-    assert "has format 2; this Heed reads format 3: export" in str(run(bundle).exception)
+    for version, way_out in ((2, "export"), ("2", "export"), (4, "install a later version")):
+        edit_json("bundle.json", lambda found, v=version: found.update(format_version=v), bundle)
+        said = f"has format {version}; this Heed reads format 3: {way_out}"
+        assert said in str(run(bundle).exception)
 
 
 @pytest.mark.long
