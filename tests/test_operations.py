@@ -42,6 +42,7 @@ def test_the_dashboard_asks_the_data_source_that_is_picked_for_labels_that_exist
     body = {"model": "tiny", "source": "red", "stream": True, "attention": {}}
     client.post("/v1/decode", json=body)
     client.post("/v1/decode", json={"model": "tiny", "source": 5})
+    client.post("/v1/decode", json={"model": "tiny", "source": "red", "draft": "blue"})
     text = client.get("/metrics").text
     variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"

@@ -37,9 +37,10 @@ class Stage(NamedTuple):
 class Record:
     """Facts of a request, which the steps of its endpoint fill in.
 
-    `sources` are those that an engine got: sentences if they were split. Generated tokens and bytes
-    are those of a complete answer. `problems` stand in it at the places of sources that failed.
-    `error` is what was answered instead of it, in a stream too.
+    `sources` are those that an engine got: sentences if they were split. Counts of
+    generated, drafted and accepted tokens, and of bytes, are those of a complete answer. `problems`
+    stand in it at the places of sources that failed. `error` is what was answered instead of it, in
+    a stream too.
     """
 
     started: float = field(default_factory=time.monotonic)
@@ -49,6 +50,8 @@ class Record:
     submitted: float = 0.0  # when the engine was last sent entries, by time.monotonic()
     problems: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     attention_bytes: int = 0
     first_token: float | None = None  # seconds until the first event of a stream
     stages: dict[str, Stage] = field(default_factory=dict[str, Stage])

@@ -100,7 +100,7 @@ class Session:
             self.target_lists = read_target_lists(bundle, precision, open_output)
         unused = WITHOUT_LISTS if self.target_lists else WITH_LISTS
         if self._mover:
-            unused = unused | {"draft_step"}
+            unused = unused | SHORTLISTED | {"draft_step"}
         self._graphs: dict[GraphName, LazyGraph] = {
             graph: self._lazy(graph, bundle.path(file), threads)
             for graph, file in graphs.items()

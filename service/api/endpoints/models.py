@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.responses import PROBLEMS, describe_files
+from service.api.endpoints.decode.drafts import why_no_drafts
 from service.api.reading.call import Call, Service
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.selection import GATED_GRAPHS, kinds_of
@@ -67,6 +68,7 @@ class ModelCard(BaseModel):
     ablation: bool = Field(
         description="Whether it can switch heads off, and measure attention by norms."
     )
+    drafts: bool = Field(description="Whether requests to /v1/decode may send a draft.")
     limits: Limits = Field(
         description="Longest source and target in tokens, special tokens included."
     )
@@ -132,6 +134,7 @@ def describe_model(call: Call, model: Model) -> ModelCard:
         instructions=instruction_sets(read_cpuinfo()),
         attention=kinds_of(model),
         ablation=opened.graphs >= GATED_GRAPHS,
+        drafts=not why_no_drafts(model),
         limits=manifest.limits,
         max_new_tokens=manifest.decoding.max_new_tokens,
         decoding=manifest.decoding,

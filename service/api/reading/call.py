@@ -266,8 +266,11 @@ class Call(Request):
         """Record what all answers hold, and the slowest source of each stage."""
         record = self.record
         record.generated_tokens = record.attention_bytes = 0
+        record.drafted_tokens = record.accepted_tokens = 0
         for answer in answers:
             record.generated_tokens += sum(len(each.token_ids) for each in answer.hypotheses)
+            record.drafted_tokens += sum(each.drafted for each in answer.hypotheses)
+            record.accepted_tokens += sum(each.accepted for each in answer.hypotheses)
             weights = (array for kinds in answer.attention for array in kinds.values())
             record.attention_bytes += sum(array.nbytes for array in weights)
             started = record.submitted

@@ -49,6 +49,14 @@ class RequestMetrics:
             "model",
         )
         self._generated = counter("generated_tokens_total", "Tokens of hypotheses", "model")
+        self._drafted = counter(
+            "drafted_tokens_total", "Tokens of drafts that were checked", "model"
+        )
+        self._accepted = counter(
+            "accepted_tokens_total",
+            "Checked tokens of drafts that the search itself chose",
+            "model",
+        )
         self._sources = counter("source_tokens_total", "Tokens of answered sources", "model")
         self._attention = counter(
             "attention_bytes_total", "Attention weights in answers, as float32", "model"
@@ -74,9 +82,16 @@ class RequestMetrics:
                 self._stages(model, name).observe(stage.seconds)
         if record.first_token is not None:
             self._first_token(model).observe(record.first_token)
+        self._count_sizes(record, model)
+
+    def _count_sizes(self, record: Record, model: str) -> None:
+        """Count tokens and bytes. A counter of a model appears with its first ones."""
         if record.source_tokens and not record.error:
             self._sources(model).inc(record.source_tokens)
         if record.generated_tokens:
             self._generated(model).inc(record.generated_tokens)
+        if record.drafted_tokens:
+            self._drafted(model).inc(record.drafted_tokens)
+            self._accepted(model).inc(record.accepted_tokens)
         if record.attention_bytes:
             self._attention(model).inc(record.attention_bytes)

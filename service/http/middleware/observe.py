@@ -141,6 +141,9 @@ def describe_work(record: Record) -> dict[str, Any]:
         fields["sources"] = record.sources
         fields["source_tokens"] = record.source_tokens
         fields["generated_tokens"] = record.generated_tokens
+    if record.drafted_tokens:
+        fields["drafted_tokens"] = record.drafted_tokens
+        fields["accepted_tokens"] = record.accepted_tokens
     if record.problems:
         fields["problems"] = record.problems
     if record.stages:

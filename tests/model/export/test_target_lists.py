@@ -241,6 +241,7 @@ def test_a_service_tells_the_lists_and_refuses_drafts(listed):
     with opened(listed, precision="int8") as client:
         (model,) = client.get("/v1/models").json()["models"]
         assert model["languages"]["target_lists"] == {"short": len(SHORT), "whole": SIZE}
+        assert model["drafts"] is False
         body = {"source": "abc", "target_language": "short"}
         (result,) = client.post("/v1/decode", json=body).json()["results"]
         assert {*result["hypotheses"][0]["token_ids"]} <= SHORT

@@ -158,6 +158,7 @@ def test_the_card_lists_what_can_be_shown(client, recurrent):
     assert card["attention"] == ["encoder", "cross"]
     assert card["config"]["decoder"] == "ssru"
     assert card["ablation"] is True
+    assert card["drafts"] is False
     manifest = json.loads((recurrent / "bundle.json").read_text())
     last = manifest["config"]["num_decoder_layers"] - 1
     named = {"layers": [last], "heads": [0], "shift": 0, "guided": True}

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.conftest import edit_manifest, opened
 from tests.documentation import events_of
@@ -49,8 +50,36 @@ def decode(client, **body):
 def test_every_form_of_a_draft_gives_the_answer_of_none(client, draft):
     plain, found = hypotheses(decode(client)), hypotheses(decode(client, draft=draft))
     assert without_counts(found) == rounded(plain)
-    assert all(0 <= each["accepted"] <= each["drafted"] for each in found)
+    nothing = ["", [client.get("/v1/models/g2p-en").json()["config"]["eos_id"]]]
+    given = [each not in nothing for each in (WORDS if draft == "source" else draft)]
+    assert ["drafted" in each for each in found] == given
+    assert all(0 <= each.get("accepted", 0) <= each.get("drafted", 0) for each in found)
     assert not [each for each in plain if "drafted" in each]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_drafts_are_counted(client, stream):
+    names = ("drafted", "accepted", "generated")
+    read = [f'heed_{name}_tokens_total{{model="g2p-en"}} ' for name in names]
+
+    def counts():
+        lines = client.get("/metrics").text.splitlines()
+        found = [[line for line in lines if line.startswith(start)] for start in read]
+        return [float(lines[0].split()[-1]) if lines else 0.0 for lines in found]
+
+    # of which one sound is wrong
+    body = {"draft": ["AH0 T EH1 N OY2 AH0 N", "", "F OW1 T AH0 G R AE2 F"], "stream": stream}
+    before = counts()
+    with capture_logs() as lines:
+        answer = decode(client, **body)
+    results = events_of(answer.text)[-1][1]["results"] if stream else answer.json()["results"]
+    found = [result["hypotheses"][0] for result in results]
+    written = [{**each, "generated": len(each["tokens"])} for each in found]
+    expected = [sum(each.get(name, 0) for each in written) for name in names]
+    assert expected[0] > expected[1] > 0
+    assert [a - b for a, b in zip(counts(), before, strict=True)] == expected
+    (line,) = [line for line in lines if line["route"] == "/v1/decode"]
+    assert [line[f"{name}_tokens"] for name in names] == expected
 
 
 def test_an_earlier_target_is_accepted(client):
@@ -63,7 +92,8 @@ def test_an_earlier_target_is_accepted(client):
 
 
 def test_a_draft_may_have_what_the_vocabulary_lacks(client):
-    """It is only a guess. The rest of it is accepted, as is that of one with a wrong sound."""
+    """It is only a guess. The rest of it is accepted, as is that of one with a wrong sound. A draft
+    of no tokens is none."""
     target = hypotheses(decode(client, source=WORDS[2]))[0]
     sounds = target["text"].split()
     accepted = {}
@@ -71,8 +101,9 @@ def test_a_draft_may_have_what_the_vocabulary_lacks(client):
         draft = other if name == "none" else " ".join([*sounds[:3], other, *sounds[4:]])
         found = hypotheses(decode(client, source=WORDS[2], draft=draft))[0]
         assert found["token_ids"] == target["token_ids"]
-        accepted[name] = found["accepted"]
-    assert accepted["unknown"] >= accepted["wrong"] > accepted["none"] == 0
+        accepted[name] = found.get("accepted")
+    assert accepted["unknown"] >= accepted["wrong"] > 0
+    assert accepted["none"] is None
 
 
 def test_a_source_is_a_draft_where_the_target_has_its_tokens(client):
@@ -161,6 +192,7 @@ def test_the_models_own_beams_are_named(g2p, tmp_path):
     decoding = json.loads((bundle / "bundle.json").read_text())["decoding"]
     edit_manifest(bundle, name="beams", decoding={**decoding, "beam_size": 3})
     with opened(bundle) as client:
+        assert client.get("/v1/models/beams").json()["drafts"] is True
         refused = decode(client, draft="source")
         found = hypotheses(decode(client, draft="source", beam_size=1))
     assert "is 3, the model's own: set beam_size to 1" in refused.text
@@ -176,6 +208,7 @@ def test_a_bundle_without_the_graph_says_what_to_run(g2p, tmp_path):
     kept = {name: each for name, each in files.items() if "draft_step" not in name}
     edit_manifest(bundle, name="older", precisions=precisions, files=kept)
     with opened(bundle) as client:
+        assert client.get("/v1/models/older").json()["drafts"] is False
         answer = decode(client, draft="source")
     assert (answer.status_code, answer.json()["code"]) == (404, "not_supported")
     assert "lacks the graph draft_step; export or convert it again" in answer.json()["detail"]

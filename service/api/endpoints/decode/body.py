@@ -189,12 +189,13 @@ class DecodeRequest(Searching):
         default=None,
         description="What the target will be like, for a faster greedy search:"
         ' "source" for the source itself, if the model copies most of it; or a text, or a list of'
-        " texts or of lists of ids, one for each source, such as an earlier translation. Several of"
-        " its tokens are checked in one step, and those that greedy search chooses are kept: the"
-        " target is that of greedy search with any draft, but rounding may decide otherwise"
-        " between tokens that are nearly equally probable. Each hypothesis reports how many tokens"
-        " were `drafted` and `accepted`. Needs beam_size 1, and no temperature, required, glossary"
-        ' or ablate. With split or markup, only "source" is a draft.',
+        " texts or of lists of ids, one for each source, such as an earlier translation. An empty"
+        " text is no draft for its source. Several tokens of a draft are checked in one step, and"
+        " those that greedy search chooses are kept: the target is that of greedy search with any"
+        " draft, but rounding may decide otherwise between tokens that are nearly equally probable."
+        " Each hypothesis reports how many tokens were `drafted` and `accepted`. Needs beam_size 1,"
+        " and no temperature, required, glossary or ablate. With split or markup, only"
+        ' "source" is a draft.',
     )
 
 

@@ -15,6 +15,7 @@ from service.text.tokenizer import Tokenizer
 from service.text.tokens import Tokens
 
 DRAFTS: GraphName = "draft_step"
+SHORTLISTED: set[GraphName] = {"shortlisted_step", "output_rows"}  # used only together
 OF_SOURCE = "source"  # a draft: the source itself
 
 
@@ -46,7 +47,7 @@ def check_draft(body: DecodeRequest, model: Model, search: SearchOptions, faults
 def why_no_drafts(model: Model) -> str:
     """Return why a model cannot use drafts and what to do, empty if it can."""
     graphs, manifest = model.engine.opened.graphs, model.manifest
-    if graphs & {"shortlisted_step", "output"}:
+    if "output" in graphs or (manifest.shortlists and graphs >= SHORTLISTED):
         return "it decodes by lists of tokens, which drafts do not have; omit draft"
     if DRAFTS in graphs:
         return ""
@@ -81,10 +82,14 @@ async def read_drafts(
         given = await call.compute_reading(read, sum(map(len, value)))
         sources = sources.only(given)
         drafts = [given[result] for result in sources.results]
-    end = model.manifest.eos_id
-    return sources, [
-        search._replace(draft=(*draft, *([end] if draft[-1:] != [end] else []))) for draft in drafts
-    ]
+    eos_id = model.manifest.eos_id
+    return sources, [search._replace(draft=ended(draft, eos_id)) for draft in drafts]
+
+
+def ended(draft: list[int], eos_id: int) -> tuple[int, ...]:
+    """Return a draft with eos at its end, or () if it has no other id."""
+    ids = draft[:-1] if draft[-1:] == [eos_id] else draft
+    return (*ids, eos_id) if ids else ()
 
 
 def tokenize_drafts(
@@ -112,7 +117,7 @@ def tokenize_draft(tokenizer: Tokenizer, item: str | list[int], pointer: str) ->
     guess. Raise Invalid or TooLarge."""
     if isinstance(item, str):
         return with_absent(tokenizer.guess(item, pointer))
-    return tokenizer.read_ids(item, pointer).ids if item else []
+    return tokenizer.read_ids(item, pointer).ids
 
 
 def sources_as_targets(model: Model, sources: Sequence[Tokens]) -> list[list[int]]:
