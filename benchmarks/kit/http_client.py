@@ -9,6 +9,10 @@ from typing import Self
 PATIENCE = 120.0  # seconds, twice what the service may take
 
 
+class Refused(Exception):
+    """The server has too much to do: status 429."""
+
+
 class Client:
     """Connections to one server, each of which carries one request at a time.
 
@@ -30,14 +34,12 @@ class Client:
                 await writer.wait_closed()
 
     async def decode(self, text: str) -> None:
-        """Wait for the whole answer. Raise ConnectionError unless its status is 200."""
-        reader, writer, headers = await self._send(text)
-        (length,) = (line for line in headers if line.startswith(b"content-length:"))
-        await reader.readexactly(int(length.partition(b":")[2]))
-        self._idle.append((reader, writer))
+        """Wait for the whole answer. Raise Refused, or ConnectionError for another status than
+        200."""
+        await self._read(*await self._send(text))
 
     async def stream(self, text: str) -> list[float]:
-        """Return when each token came. Raise ConnectionError unless the answer is 200."""
+        """Return when each token came. Raises what `decode` does."""
         reader, writer, _ = await self._send(text, stream=True)
         moments: list[float] = []
         while (line := await reader.readline()) != b"0\r\n":  # the last chunk is empty
@@ -46,6 +48,14 @@ class Client:
         await reader.readline()
         self._idle.append((reader, writer))
         return moments
+
+    async def _read(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: list[bytes]
+    ) -> None:
+        """Read a body to its end, so that the connection can carry another request."""
+        (length,) = (line for line in headers if line.startswith(b"content-length:"))
+        await reader.readexactly(int(length.partition(b":")[2]))
+        self._idle.append((reader, writer))
 
     async def _send(
         self, text: str, stream: bool = False
@@ -67,6 +77,9 @@ class Client:
                 if is_new:  # else the server closed the idle connection at this moment
                     raise
         status, *headers = answer.lower().split(b"\r\n")
+        if b" 429 " in status:
+            await self._read(reader, writer, headers)
+            raise Refused("the server has too many requests in progress: use fewer connections")
         if b" 200 " not in status:
             raise ConnectionError(
                 f"POST /v1/decode was answered {status.decode()!r} instead of 200: send"

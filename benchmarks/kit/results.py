@@ -46,10 +46,12 @@ class Latencies(TypedDict):
 
 
 class OpenLoop(Latencies):
-    """Answers to requests that arrive at `rate` a second; `throughput` is answers a second."""
+    """Answers to requests that arrive at `rate` a second; `throughput` is answers a second, and
+    `refused` the share of requests that got 429. Latencies are those of answers."""
 
     rate: float
     throughput: float
+    refused: float
 
 
 class LoadRow(TypedDict):
@@ -63,6 +65,7 @@ class Streams(TypedDict):
 
     saturation: float  # streams a second at most
     rate: float
+    refused: float  # share of the streams
     first: Latencies
     next: Latencies
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from benchmarks.kit.http_client import Client
+from benchmarks.kit.http_client import Client, Refused
 from benchmarks.kit.process import Call, Running
 from benchmarks.kit.results import Latencies, Load, LoadRow, OpenLoop, Server, Streams
 from benchmarks.kit.serving import serving
@@ -34,7 +34,7 @@ tokens on average for these words. It has no rotary positions, because CTranslat
 them with sinusoidal ones."""
 SHARES = (0.3, 0.6, 0.8, 0.95)  # shares of the rate that the slower server can answer
 STREAMED = 0.8  # share of the streams that Heed can answer
-MOST = 4000  # requests in progress: none is refused, so that each latency counts
+MOST = 4000  # requests in progress on each server; more are refused
 TURNS = 4
 CONNECTIONS = 32  # connections used to find how much a server can answer
 WORDS = (Path(__file__).parents[2] / "tests" / "words.txt").read_text().split()
@@ -126,10 +126,11 @@ def measure_streams(port: int, seconds: float) -> Streams:
     saturation = (
         len(run_without_pauses(closed_loop(port, seconds, CONNECTIONS, stream=True))) / seconds
     )
-    first, gaps = run_without_pauses(open_streams(port, seconds, STREAMED * saturation))
+    first, gaps, refused = run_without_pauses(open_streams(port, seconds, STREAMED * saturation))
     return {
         "saturation": saturation,
         "rate": STREAMED * saturation,
+        "refused": refused,
         "first": percentiles(first),
         "next": percentiles(gaps),
     }
@@ -191,14 +192,26 @@ async def arrive(
     seconds: float,
     rate: float,
     texts: Sequence[str],
-) -> None:
-    """Start `rate` requests a second; each gets a text and the moment of its arrival."""
+) -> float:
+    """Start `rate` requests a second; each gets a text and the moment of its arrival. Return the
+    share of requests that the server refuses."""
     random_, arrival = random.Random(1), 0.0
+    outcomes: list[asyncio.Task[bool]] = []
+
+    async def is_refused(text: str, arrived: float) -> bool:
+        try:
+            await ask(text, arrived)
+        except Refused:
+            return True
+        return False
+
     started = time.perf_counter()
     async with asyncio.TaskGroup() as group:
         while (arrival := arrival + random_.expovariate(rate)) < seconds:
             await asyncio.sleep(max(0.0, started + arrival - time.perf_counter()))
-            group.create_task(ask(random_.choice(texts), started + arrival))
+            asking = is_refused(random_.choice(texts), started + arrival)
+            outcomes.append(group.create_task(asking))
+    return statistics.fmean(each.result() for each in outcomes)
 
 
 async def open_loop(port: int, seconds: float, rate: float, asked: Asked) -> OpenLoop:
@@ -210,13 +223,16 @@ async def open_loop(port: int, seconds: float, rate: float, asked: Asked) -> Ope
             latencies.append(time.perf_counter() - arrived)
 
         started = time.perf_counter()
-        await arrive(ask, seconds, rate, asked.texts)
+        refused = await arrive(ask, seconds, rate, asked.texts)
         throughput = len(latencies) / (time.perf_counter() - started)
-    return {"rate": rate, "throughput": throughput, **percentiles(latencies)}
+    return {"rate": rate, "throughput": throughput, "refused": refused, **percentiles(latencies)}
 
 
-async def open_streams(port: int, seconds: float, rate: float) -> tuple[list[float], list[float]]:
-    """Return seconds from each arrival to the first token, and from each token to the next."""
+async def open_streams(
+    port: int, seconds: float, rate: float
+) -> tuple[list[float], list[float], float]:
+    """Return seconds from each arrival to the first token, and from each token to the next, and the
+    share of the streams that was refused."""
     first: list[float] = []
     gaps: list[float] = []
     async with Client(port, NEW_TOKENS) as client:
@@ -226,8 +242,8 @@ async def open_streams(port: int, seconds: float, rate: float) -> tuple[list[flo
             first.append(moments[0] - arrived)
             gaps.extend(later - sooner for sooner, later in pairwise(moments))
 
-        await arrive(ask, seconds, rate, WORDS)
-    return first, gaps
+        refused = await arrive(ask, seconds, rate, WORDS)
+    return first, gaps, refused
 
 
 def percentiles(seconds: Sequence[float]) -> Latencies:

@@ -19,6 +19,7 @@ from benchmarks.kit.results import (
     Results,
     Serving,
 )
+from benchmarks.load.load import MOST
 from benchmarks.speed.agreement_report import render_agreement
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -91,8 +92,9 @@ LOAD = """
 Each request has one word. The client and the server share the cores. CTranslate2 int8 is behind the
 same HTTP application, in the same process. It has one worker per core; a free worker decodes all
 waiting requests as one batch. Requests arrive at random times (Poisson). Latencies are milliseconds
-from the moment of arrival. The load is a share of what the slower server can answer:
-{saturation}.
+from the moment of arrival, of requests that were not refused (429). Both servers take {most:,}
+requests at once (`HEED_MAX_REQUESTS`; the default is 200). The load is a share of what the slower
+server can answer: {saturation}.
 
 """
 ONE_CONNECTION = """
@@ -102,7 +104,8 @@ Heed's engine without HTTP: {engine:.2f} ms.
 STREAMS = """
 With `"stream": true`, Heed answers at most {saturation:.0f} words per second. At {rate:.0f} per
 second, the first token comes after {first[p50_ms]:.1f} ms (p99 {first[p99_ms]:.1f}), and each
-later token {next[p50_ms]:.1f} ms after the one before it (p99 {next[p99_ms]:.1f}).
+later token {next[p50_ms]:.1f} ms after the one before it (p99 {next[p99_ms]:.1f}); {refused:.1%} of
+the streams are refused.
 """
 CHECKPOINTS = """
 ## Checkpoints
@@ -220,7 +223,7 @@ def render_load(results: Load) -> str:
     rates = (f"{name} {results['saturation'][name]:.0f} per second" for name in SERVERS)
     alone = (f"{name} {results['one_connection_ms'][name]:.2f}" for name in SERVERS)
     return (
-        LOAD.format(subject=results["subject"], saturation=", ".join(rates))
+        LOAD.format(subject=results["subject"], most=MOST, saturation=", ".join(rates))
         + load_table(results["loads"])
         + ONE_CONNECTION.format(servers=", ".join(alone), engine=results["engine_ms"])
         + STREAMS.format(**results["streams"])
@@ -230,13 +233,14 @@ def render_load(results: Load) -> str:
 def load_table(loads: Sequence[LoadRow]) -> str:
     columns = ["load", "requests/s"]
     for name in SERVERS:
-        columns += [f"{name} p50", "p99", "answers/s"]
+        columns += [f"{name} p50", "p99", "answers/s", "refused"]
     rows: list[list[str]] = []
     for row in loads:
         cells = [f"{row['share']:.0%}", f"{row['Heed']['rate']:.0f}"]
         for name in SERVERS:
             found = row[name]
             cells += [f"{x:.1f}" for x in (found["p50_ms"], found["p99_ms"], found["throughput"])]
+            cells.append(f"{found['refused']:.1%}")
         rows.append(cells)
     return table(columns, rows)
 
