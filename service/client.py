@@ -94,7 +94,7 @@ class DecodeOptions(AttentionOptions, total=False):
     split: Literal["none", "sentences"]
     markup: Literal["html", "xml"]
     replace_unknown: bool
-    draft: str | Sequence[str | Sequence[int]]
+    draft: str | Sequence[str] | Sequence[Sequence[int]]
 
 
 class Refusal(Exception):

@@ -103,8 +103,8 @@ def check_kind(_: click.Context, __: click.Parameter, path: Path | None) -> Path
 @click.option(
     "--draft",
     type=click.Choice(["source"]),
-    help="source: check the tokens of the text as a draft of its target, which is faster if the"
-    " model copies most of them, and gives the same target.",
+    help="source: check the tokens of the text as a draft of its target, which gives the same"
+    " target, and is faster for few texts if the model copies most of their tokens.",
 )
 @click.option(
     "--partial", is_flag=True, default=None, help="Go on after a text that cannot be decoded."

@@ -7,6 +7,7 @@ not once per form. Each form has a tag ("as text"), which JSON pointers to fault
 import json
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -110,12 +111,12 @@ def fault_of_text(place: int, item: Any) -> ItemFault | None:
     return None if isinstance(item, str) else ("string_type", (place,))
 
 
-def fault_of_ids(place: int, item: Any) -> ItemFault | None:
+def fault_of_ids(place: int, item: Any, may_be_empty: bool = False) -> ItemFault | None:
     """Return what is first wrong with an item of a list of lists of ids."""
     if not isinstance(item, list):
         return "list_type", (place,)
     ids = cast("list[Any]", item)
-    if not ids:
+    if not (ids or may_be_empty):
         return "too_short", (place,)
     wrong = (i for i, each in enumerate(ids) if type(each) is not int)
     return next((("int_type", (place, i)) for i in wrong), None)
@@ -169,6 +170,16 @@ TextsOrIdLists = Annotated[
     by_form(
         source_variant, "a text, a list of texts, or a list of lists of ids: [[5, 6]] for one text"
     ),
+]
+DraftIds = Annotated[
+    list[list[int]],
+    Field(min_length=1, fail_fast=True),
+    name_items(partial(fault_of_ids, may_be_empty=True)),
+    Tag("as ids"),
+]
+Drafts = Annotated[
+    TaggedText | Texts | DraftIds,
+    by_form(source_variant, '"source", a text, a list of texts, or a list of lists of ids'),
 ]
 Plain = Annotated[TaggedText | Texts, by_form(source_variant, "a text or a list of texts")]
 Indices = Annotated[

@@ -37,6 +37,7 @@ OPTION_OBJECTS = (
 OTHER_NAMES: Mapping[str, Sequence[str]] = {
     # Our fields, by their names in other libraries and APIs; no field if we have nothing like it,
     # whatever is spelled alike
+    "assistant_model": ("draft",),
     "attention_mask": (),
     "bad_words_ids": ("suppress_tokens",),
     "constraints": ("required",),
@@ -67,8 +68,10 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "output_attentions": ("attention",),
     "output_logits": ("top_log_probs",),
     "output_scores": ("top_log_probs",),
+    "prediction": ("draft",),
     "prefix_allowed_tokens_fn": ("allowed_targets",),
     "prefix_tokens": ("target_prefix",),
+    "prompt_lookup_num_tokens": ("draft",),
     "return_attention": ("attention",),
     "return_scores": (),
     "sampling_temperature": ("temperature",),

@@ -44,13 +44,14 @@ def decode(client, **body):
         "source",
         ["AH0 T EH1 N SH AH0 N", "", "F OW1 T AH0 G R AE2 F"],
         [[5, 6, 7], [2], [8, 9] * 10],
+        [[], [5, 6, 7], []],
     ],
-    ids=["source", "texts", "ids"],
+    ids=["source", "texts", "ids", "one of ids"],
 )
 def test_every_form_of_a_draft_gives_the_answer_of_none(client, draft):
     plain, found = hypotheses(decode(client)), hypotheses(decode(client, draft=draft))
     assert without_counts(found) == rounded(plain)
-    nothing = ["", [client.get("/v1/models/g2p-en").json()["config"]["eos_id"]]]
+    nothing = ["", [], [client.get("/v1/models/g2p-en").json()["config"]["eos_id"]]]
     given = [each not in nothing for each in (WORDS if draft == "source" else draft)]
     assert ["drafted" in each for each in found] == given
     assert all(0 <= each.get("accepted", 0) <= each.get("drafted", 0) for each in found)
@@ -151,6 +152,8 @@ def test_a_refused_source_takes_its_draft_with_it(client):
         ({"draft": ["AH0", "AH0"]}, "/draft", "2 drafts for 3 sources: give one for each source"),
         ({"draft": "AH0"}, "/draft", "1 draft for 3 sources"),
         ({"draft": [["AH0"], [5], [5]]}, "/draft/0/0", "the id of a token"),
+        ({"draft": [[], [5], "AH0"]}, "/draft/2", "must be a list"),
+        ({"draft": 7}, "/draft", 'must be "source", a text, a list of texts'),
         ({"draft": [[5], [5, 9999], [5]]}, "/draft/1/1", "9999"),
     ],
 )

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from service.api.answering.examples import SIMPLE, Examples
 from service.api.reading.faults import Faults
-from service.api.reading.field_types import Partial, SourceField, TextsOrIdLists
+from service.api.reading.field_types import Drafts, Partial, SourceField
 from service.api.reading.requests import Ablate, AttentionSelection, Searching
 from service.api.reading.selection import check_aligns, check_scores
 from service.api.reading.texts import Split
@@ -185,12 +185,12 @@ class DecodeRequest(Searching):
         " token of unknown words; where the target has more of that word, only the source token."
         " Tokens and log_probs stay as they are. Needs a model with an alignment.",
     )
-    draft: TextsOrIdLists | None = Field(
+    draft: Drafts | None = Field(
         default=None,
         description="What the target will be like, for a faster greedy search:"
         ' "source" for the source itself, if the model copies most of it; or a text, or a list of'
         " texts or of lists of ids, one for each source, such as an earlier translation. An empty"
-        " text is no draft for its source. Several tokens of a draft are checked in one step, and"
+        " one is no draft for its source. Several tokens of a draft are checked in one step, and"
         " those that greedy search chooses are kept: the target is that of greedy search with any"
         " draft, but rounding may decide otherwise between tokens that are nearly equally probable."
         " Each hypothesis reports how many tokens were `drafted` and `accepted`. Needs beam_size 1,"

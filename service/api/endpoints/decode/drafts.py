@@ -117,7 +117,7 @@ def tokenize_draft(tokenizer: Tokenizer, item: str | list[int], pointer: str) ->
     guess. Raise Invalid or TooLarge."""
     if isinstance(item, str):
         return with_absent(tokenizer.guess(item, pointer))
-    return tokenizer.read_ids(item, pointer).ids
+    return tokenizer.read_ids(item, pointer).ids if item else []
 
 
 def sources_as_targets(model: Model, sources: Sequence[Tokens]) -> list[list[int]]:
