@@ -18,8 +18,8 @@ DIVIDER = "\x07"  # keeps marks from their letter, until a normalizer deletes it
 REMEMBERED_SEQUENCES = 1 << 14  # sequences
 MOST_WORK = 1 << 25  # characters of a text, times its sequences: about 0.1 seconds
 HANGUL = [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]  # vowels and finals, composed by rule
-PLANE = 0x10000  # characters below it are up to 3 bytes
 TWO_BYTES = 0x800  # the library looks at letters and marks of up to 5 bytes together
+VOWELS = "\u0e33\u0eb3"  # letters of Thai and Lao that it takes for marks, as UAX 29 does
 
 
 def with_compose(normalizer: Normalizer) -> Normalizer:
@@ -85,7 +85,8 @@ def pattern() -> re.Pattern[str]:
     canonical = (codes for _, codes in decompositions if len(codes) == 2 and codes[0][0] != "<")
     joining = {*map(chr, HANGUL), *(chr(int(codes[1], 16)) for codes in canonical)}
     joining |= {c for c, _ in decompositions if unicodedata.normalize("NFKC", c)[0] in joining}
-    joining |= {c for c in characters[:TWO_BYTES] if unicodedata.combining(c)}
-    long_marks = (c for c in characters[TWO_BYTES:PLANE] if unicodedata.category(c)[0] == "M")
-    short = f"[A-Z\x80-{chr(TWO_BYTES - 1)}][{''.join(long_marks)}]"
-    return re.compile(f"(?=(\r\n|{short}|.[{''.join(sorted(joining))}]{{1,3}}))", re.DOTALL)
+    joining |= {c for c in characters[:TWO_BYTES] if unicodedata.category(c)[0] == "M"}
+    two_bytes = chr(TWO_BYTES - 1)
+    # All but letters and digits, for this Unicode may lack marks that the library's has
+    short = rf"[A-Z\x80-{two_bytes}](?:[^\w\x00-{two_bytes}]|[{VOWELS}])"
+    return re.compile(rf"(?=(\r\n|{short}|.[{''.join(sorted(joining))}]{{1,3}}))", re.DOTALL)

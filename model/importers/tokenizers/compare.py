@@ -14,6 +14,8 @@ from model.importers.tokenizers.pieces import Converted
 from model.importers.tokenizers.probes import probes
 
 LONGEST = 4  # characters that compose to one
+EXTENDING = {"Mn", "Mc", "Me", "Cf", "Cn", "Sk"}  # categories of marks, joiners, skin tones
+VOWELS = "\u0e33\u0eb3"  # of Thai and Lao, which extend a letter, too
 DIVIDER = "\x07"
 Encode = Callable[[str], Sequence[int] | None]
 
@@ -128,11 +130,16 @@ def compose(text: str, tokenizer: Tokenizer) -> str:
         read += letter
         i += end
         following = text[i : i + 1]
-        marked = following and unicodedata.category(following)[0] == "M"
-        joins = marked or letter + following == "\r\n"
+        joins = (following and may_extend(following)) or letter + following == "\r\n"
         if joins and replaces(tokenizer, letter) and replaces(tokenizer, DIVIDER):
             read += DIVIDER
     return read
+
+
+def may_extend(character: str) -> bool:
+    """Return whether a character may be one with the letter before it, as a mark is (UAX 29). One
+    that Python does not know may be a mark that the tokenizers library knows."""
+    return unicodedata.category(character) in EXTENDING or character in VOWELS
 
 
 def compose_between(text: str, added: re.Pattern[str], tokenizer: Tokenizer) -> str:

@@ -43,7 +43,8 @@ def test_the_proof_finds_a_tokenizer_that_does_not_compose(models):
     assert compare_pieces(converted, lambda text: None) == []
 
 
-LONG_MARKS = "A\u17b4 B\u0951 C\u0e31 \u00c9\u17b4"  # with a letter, under six bytes
+# with a letter, under six bytes
+LONG_MARKS = "A\u17b4 B\u0951 C\u0e31 \u00c9\u17b4 A\U000e0100 A\u0488 \u00bd\u200d A\u0e33"
 
 
 @settings(max_examples=200)
@@ -53,6 +54,19 @@ LONG_MARKS = "A\u17b4 B\u0951 C\u0e31 \u00c9\u17b4"  # with a letter, under six 
 @given_text(LONG_MARKS)
 def test_ids_are_those_of_sentencepiece_for_any_text(example, text):
     assert example.agrees(text)
+
+
+@pytest.mark.parametrize("name", ["folded", "unigram"])
+@pytest.mark.parametrize("letter", ["A", "É", "ﬁ", "½"])
+def test_no_character_takes_the_letter_before_it_with_it(models, name, letter):
+    """Of two that have under six bytes together, which the library normalizes as one."""
+    example, most = open_example(models[name]), 6 - len(letter.encode())
+    codes = (*range(1, 0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE0200))
+    others = filter(lambda other: len(other.encode()) < most, map(chr, codes))
+    assert [hex(ord(each)) for each in others if not example.agrees(letter + each)] == []
+    # nor of one that precedes it
+    others = filter(lambda other: len(other.encode()) < most, map(chr, codes))
+    assert [hex(ord(each)) for each in others if not example.agrees(each + letter)] == []
 
 
 @settings(max_examples=300)
