@@ -55,6 +55,7 @@ PrecisionName = Annotated[str, Field(pattern=r"^(fp32|int8|fp16)$")]
 FileName = Annotated[str, Field(max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 FORMAT_VERSION = 3
+SHORTLISTED: set[GraphName] = {"shortlisted_step", "output_rows"}  # used together, or not at all
 
 
 class ManifestPart(BaseModel):

@@ -37,10 +37,10 @@ class Stage(NamedTuple):
 class Record:
     """Facts of a request, which the steps of its endpoint fill in.
 
-    `sources` are those that an engine got: sentences if they were split. Counts of
-    generated, drafted and accepted tokens, and of bytes, are those of a complete answer. `problems`
-    stand in it at the places of sources that failed. `error` is what was answered instead of it, in
-    a stream too.
+    `sources` are those that an engine got: sentences if they were split. Counts of generated,
+    drafted and accepted tokens, and of bytes, are those of a complete answer. `problems` stand in
+    it at the places of sources that failed. `error` is what was answered instead of it, in a stream
+    too.
     """
 
     started: float = field(default_factory=time.monotonic)

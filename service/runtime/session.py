@@ -19,7 +19,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from service.arrays import Feeds, FloatArray, IntArray
-from service.bundle.manifest import Bundle, DecoderAttention, GraphName
+from service.bundle.manifest import SHORTLISTED, Bundle, DecoderAttention, GraphName
 from service.errors import PassFailed
 from service.runtime.attended import AttendedBatch, AttendedRow
 from service.runtime.binding import Binding
@@ -49,7 +49,6 @@ USED_OFTEN = {"encoder", "step", "shortlisted_step", "draft_step", "hidden_step"
 MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
 STEPS: set[GraphName] = {"step", "shortlisted_step", "hidden_step", "draft_step"}
-SHORTLISTED: set[GraphName] = {"shortlisted_step", "output_rows"}
 WITH_LISTS: set[GraphName] = {"hidden_step", "output"}  # in the place of those without
 WITHOUT_LISTS: set[GraphName] = {"step", "draft_step"}
 NOT_FINITE = (

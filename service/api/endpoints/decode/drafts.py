@@ -7,7 +7,7 @@ from service.api.endpoints.decode.body import DecodeRequest
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.texts import Sources, TextField, count_texts, how_many
-from service.bundle.manifest import GraphName
+from service.bundle.manifest import SHORTLISTED, GraphName
 from service.errors import MOST_FAULTS, Invalid, NotFound, TooLarge
 from service.search.options import ABSENT, SearchOptions
 from service.serving.model import Model
@@ -15,7 +15,6 @@ from service.text.tokenizer import Tokenizer
 from service.text.tokens import Tokens
 
 DRAFTS: GraphName = "draft_step"
-SHORTLISTED: set[GraphName] = {"shortlisted_step", "output_rows"}  # used only together
 OF_SOURCE = "source"  # a draft: the source itself
 
 
