@@ -57,8 +57,10 @@ class Outcome(Future[Answer]):
 
     @override
     def cancel(self) -> bool:
-        self.ended = super().cancel() or self.ended
-        return self.cancelled()
+        if not super().cancel():
+            return False
+        self.ended = True
+        return True
 
     @override
     def set_result(self, result: Answer) -> None:
@@ -86,7 +88,8 @@ class Job:
     result: Outcome = field(default_factory=Outcome)
     answer: Answer = field(default_factory=Answer)  # what has been computed so far
     is_first: bool = True  # of its request to leave the queue
-    reported: bool = False  # progress, which cannot be taken back
+    progressed: int = 0  # tokens, or steps of beams, since it was last begun
+    reported: int = 0  # those whose progress was sent, which cannot be taken back
     cross: Cross | None = None  # of its source, while the job waits for teacher forcing
     rows: int = field(init=False)  # decoded at once: beams or samples
     size: JobSize = field(init=False)  # for the scheduler
@@ -105,8 +108,20 @@ class Job:
         self.ablates_decoder = bool(kinds - {"encoder"})
 
     def report(self, progress: Progress) -> None:
-        self.reported = True
-        self.on_progress(progress)
+        """Pass on what is new: a job that is computed again repeats what it has reported."""
+        known = self.reported - self.progressed
+        if isinstance(progress, list):
+            self.progressed += len(progress)
+            progress = progress[max(known, 0) :]
+        else:
+            self.progressed += 1
+        if self.progressed > self.reported:
+            self.reported = self.progressed
+            self.on_progress(progress)
+
+    def forget(self) -> None:
+        """Drop what has been computed, except that progress has been reported."""
+        self.answer, self.cross, self.progressed = Answer(), None, 0
 
     def finish(self, outcome: Answer | HeedError) -> None:
         """Set the result, unless the job has been cancelled or has failed already."""

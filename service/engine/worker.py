@@ -21,7 +21,7 @@ from service.runtime.cache import Cross
 from service.runtime.session import Session
 from service.search.options import SearchOptions
 from service.search.protocol import Detokenize
-from service.wire import Answer, Steps
+from service.wire import Steps
 
 ENOUGH, OF = 8, 4  # jobs to encode at once, or a part of those being decoded if that is fewer
 
@@ -37,6 +37,11 @@ class AttentionRow:
     @property
     def positions(self) -> int:
         return self.job.pass_positions(self.target)
+
+    @property
+    def read(self) -> int:
+        """Tokens of the target that the decoder reads to predict the next one: all but the last."""
+        return max(len(self.target) - 1, 0)
 
     @property
     def gated(self) -> bool:
@@ -194,13 +199,13 @@ class Worker:
 
     def _queue_repeats(self, jobs: Sequence[Job]) -> list[Job]:
         """Queue jobs to be computed again, one at a time, and return them. Skip a job that
-        was alone in the pass, that is abandoned, or whose tokens were already streamed."""
+        was alone in the pass, or that is abandoned."""
         if len(jobs) == 1:
             return []
-        chosen = [job for job in jobs if not (job.abandoned or job.reported)]
+        chosen = [job for job in jobs if not job.abandoned]
         self._decoded = [job for job in self._decoded if job not in chosen]
         for job in chosen:
-            job.answer, job.cross = Answer(), None
+            job.forget()
         self._to_repeat += chosen
         return chosen
 
@@ -295,14 +300,18 @@ class Worker:
         heads of the decoder, or none does."""
         entries = [job.entry for job in jobs]
         starts = [self._manifest.start_ids(each.language) for each in entries]
-        pairs = [*zip(starts, (each.target_ids for each in entries), strict=True)]
-        inputs = [np.array([*start, *target[:-1]]) for start, target in pairs]
-        targets = [np.array([*start[1:], *target]) for start, target in pairs]
+        # A pass needs a position, so an empty target gets one whose log-prob is not kept
+        wholes = [
+            [*start, *(each.target_ids or start[:1])]
+            for start, each in zip(starts, entries, strict=True)
+        ]
+        inputs = [np.array(whole[:-1]) for whole in wholes]
+        targets = [np.array(whole[1:]) for whole in wholes]
         crosses = [job.cross for job in jobs if job.cross]
         gates = self._decoder_gates(entries) if jobs[0].ablates_decoder else None
         log_probs = self._session.score(inputs, targets, crosses, gates)
         for job, start, each in zip(jobs, starts, log_probs, strict=True):
-            job.answer.log_probs = each[len(start) - 1 :]
+            job.answer.log_probs = each[len(start) - 1 :][: len(job.entry.target_ids)]
 
     def _attend_sources(self, jobs: list[Job]) -> None:
         """Write encoder attention; the hypotheses of a job share it."""
@@ -349,7 +358,8 @@ class Worker:
             wanted = slice(first + steps.start, first + steps.stop)
             if "decoder" in selection.layers:
                 # without a step for the alignment
-                shown = attended["decoder"].measured(selection.measure)[..., : first + count]
+                columns = len(ids) + row.read
+                shown = attended["decoder"].measured(selection.measure)[..., :columns]
                 row.weights["decoder"] = selection.pick("decoder", shown, wanted)
             if "cross" in selection.layers:
                 shown = attended["cross"].measured(selection.measure)
@@ -362,13 +372,14 @@ class Worker:
                 row.job.answer.alignment.append(aligned)
 
     def _read(self, row: AttentionRow, before: Sequence[int]) -> IntArray:
-        """Return what the decoder reads of a target: all but its last token, which it reads too if
-        an alignment needs that step and there is a position for it."""
+        """Return what the decoder reads: what stands before a target, and all of it but its last
+        token, which it reads too if an alignment needs that step and there is a position for it.
+        """
         alignment = self._manifest.alignment
         whole = row.job.entry.aligns and alignment and alignment.shift
         longest = self._manifest.limits.max_target_length
         ids = [*before, *row.target]
-        return np.array(ids[:longest] if whole else ids[:-1])
+        return np.array(ids[: longest if whole else len(before) + row.read])
 
 
 def weighs_encoder(job: Job) -> bool:

@@ -1,14 +1,17 @@
 """Engines in this process, entries for them, and a comparison of answers."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
+from service.bundle.alignment import AlignedHeads
 from service.engine.engine import Engine
 from service.engine.scheduler import Job
 from service.search.options import SearchOptions
 from service.settings.settings import Provider, Settings
 from service.wire import Entry
+from tests.conftest import ALIGNMENT
 
 SETTINGS = Settings(provider=Provider.cpu, max_rows=50, max_sources=50, threads=2)
 ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
@@ -30,6 +33,12 @@ def entry(source, max_new_tokens=0, beam_size=1, **wanted):
     )
     search = options if max_new_tokens else None
     return Entry(source_ids=np.array(source), search=search, **wanted)
+
+
+def with_alignment(bundle, **changes):
+    """The bundle with an alignment by some of its heads."""
+    alignment = AlignedHeads.model_validate({**ALIGNMENT, **changes})
+    return replace(bundle, manifest=bundle.manifest.model_copy(update={"alignment": alignment}))
 
 
 def put(engine, entries):

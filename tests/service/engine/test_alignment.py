@@ -1,23 +1,21 @@
 """The model's own alignment, against NumPy over all cross-attention."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from service.bundle.alignment import AlignedHeads
 from service.search.options import SearchOptions
 from service.settings.settings import Precision
 from service.wire import Entry
-from tests.conftest import ALIGNMENT
-from tests.service.engine.engines import ONE_WORKER, answers, assert_close, entry, running
+from tests.service.engine.engines import (
+    ONE_WORKER,
+    answers,
+    assert_close,
+    entry,
+    running,
+    with_alignment,
+)
 
 SOURCES = [[4, 5, 6, 7], [9, 8], [7], [5, 5, 6, 9, 4, 8, 7]]
-
-
-def with_alignment(bundle, **changes):
-    alignment = AlignedHeads.model_validate({**ALIGNMENT, **changes})
-    return replace(bundle, manifest=bundle.manifest.model_copy(update={"alignment": alignment}))
 
 
 def expected(engine, every_weight, bundle, source, target):

@@ -67,24 +67,51 @@ def test_entries_that_come_while_others_are_repeated_are_not_drawn_in(tiny_bundl
     assert_same(found, expected * len(found))
 
 
-def test_an_entry_whose_progress_was_sent_is_not_repeated(tiny_bundle):
-    """Its client would get the same tokens again."""
+SEARCHES = {
+    "greedy": {},
+    "beams": {"beam_size": 3, "num_hypotheses": 2},
+    "samples": {"temperature": 1.0, "num_hypotheses": 2, "seed": 1},
+    "draft": {"draft": (4, 5, 6, 7, 2)},
+}
+
+
+def streamed(engine, one, neighbours=()):
+    """The answer to an entry that streams, and its progress."""
+    seen = []
+    job = Job(one, on_progress=seen.append)
+    engine.queue.put([job, *map(Job, neighbours)])
+    return job.result.result(60), seen
+
+
+def flat(progress):
+    """Tokens one by one, however many came at once; beams as they are."""
+    return [each for one in progress for each in (one if isinstance(one, list) else [one])]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize(("graph", "calls"), [("step", 1), ("step", 4), ("attention", 1)])
+def test_an_entry_whose_progress_was_sent_gets_the_rest_of_it(
+    tiny_bundle, every_weight, name, graph, calls
+):
+    """A pass fails once, after others. The client gets each token once, and the same answer."""
+    graph = "draft_step" if (name, graph) == ("draft", "step") else graph
+    wanted = entry([4, 5], 9, streams=True, selection=every_weight(tiny_bundle))
+    wanted = wanted._replace(search=wanted.search._replace(**SEARCHES[name]))
     with running(tiny_bundle, ONE_WORKER) as engine:
-        step, seen = engine.session.step, []
-        stream = Job(entry([4, 5], 9, streams=True), on_progress=seen.extend)
-        other = Job(entry([4, 5], 9))
+        expected, progress = streamed(engine, wanted)
+        compute, made = getattr(engine.session, graph), []
 
         def fail_once(*arguments, **more):
-            if len(seen) == 3 and not stream.result.done():
+            made.append(graph)
+            if len(made) == calls:
                 raise RuntimeError("a device was lost")
-            return step(*arguments, **more)
+            return compute(*arguments, **more)
 
-        engine.session.step = fail_once
-        engine.queue.put([stream, other])
-        with pytest.raises(PassFailed):
-            stream.result.result(60)
-        assert len(other.result.result(60).hypotheses[0].token_ids) == 9
-    assert len(seen) == 3
+        setattr(engine.session, graph, fail_once)
+        found, seen = streamed(engine, wanted, [wanted._replace(streams=False)] * 2)
+    assert len(made) > calls
+    assert_same([found], [expected])
+    assert flat(seen) == flat(progress)
 
 
 def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):

@@ -178,7 +178,7 @@ def test_an_answer_that_cannot_be_pickled_does_not_harm_those_beside_it():
     ours, theirs = socket.socketpair()
     server = EngineServer(theirs)
     finish(server, 1, Answer(seconds={"queue": 1}))
-    finish(server, 2, Answer(seconds={"queue": Stubborn()}), [])
+    finish(server, 2, Answer(seconds={"queue": Stubborn()}), [TokenProgress(0, 5, -0.5, [])])
     finish(server, 3, Answer(seconds={"queue": 3}))
     with ours, theirs:
         server.send_collected()
