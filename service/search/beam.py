@@ -207,7 +207,7 @@ class BeamState:
                 log_probs,
                 reason,
                 penalty,
-                stack(top_log_probs),
+                stack(top_log_probs, self.options.top_log_probs),
                 self.forced,
                 unmet,
                 entropies,

@@ -90,7 +90,7 @@ class Sequence:
             self.log_probs,
             reason,
             penalty,
-            stack(self.top_log_probs),
+            stack(self.top_log_probs, self.options.top_log_probs),
             self.forced,
             entropies=self.entropies,
         )

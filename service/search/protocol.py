@@ -104,9 +104,11 @@ def progress_size(progress: Progress) -> int:
     return len(progress) + sum(map(len, tops))
 
 
-def stack(alternatives: Sequence[Alternatives]) -> Alternatives | None:
-    """Return the alternatives (N,) of each position as (T, N); None if there are none."""
-    return np.stack(alternatives) if alternatives else None
+def stack(alternatives: Sequence[Alternatives], count: int) -> Alternatives | None:
+    """Return the alternatives (N,) of each position as (T, N); None if N, `count`, is 0."""
+    if not count:
+        return None
+    return np.stack(alternatives) if alternatives else np.empty((0, count), ALTERNATIVE)
 
 
 class Needed(NamedTuple):
