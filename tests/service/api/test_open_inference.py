@@ -20,6 +20,7 @@ WORDS = ["heed", "attention", "a"]
 TARGETS = ["HH IY1 D", "AH0 T EH1 N SH AH0 N", "AH0"]
 IDS = [[4, 5, 6], [7]]
 TEXTS = {"source": ["BYTES", WORDS]}
+MARKED = {"source": ["BYTES", ["<b>heed</b>", "photo<i>graph</i>", "a"]]}
 PAIRS = {**TEXTS, "target": ["BYTES", TARGETS]}
 PADDED = {"source_ids": ["INT64", [[4, 5, 6], [7, 0, 0]]], "source_length": ["INT64", [3, 1]]}
 ALL_KINDS = {"kinds": ["cross", "decoder", "encoder"]}
@@ -34,6 +35,7 @@ CALLS = {
     "samples": ("", TEXTS, SAMPLES, {"source": WORDS}),
     "ids": ("", PADDED, {"stop": ["D"]}, {"source": IDS}),
     "split": ("", TEXTS, {"split": "sentences"}, {"source": WORDS}),
+    "markup": ("", MARKED, {"markup": "xml"}, {"source": MARKED["source"][1]}),
     "hidden": (".encode", TEXTS, {}, {"source": WORDS}),
     "pooled": (".encode", PADDED, MEAN, {"source": IDS}),
     "decoded": (".attention", TEXTS, {"attention": ALL_KINDS}, {"source": WORDS}),
@@ -170,8 +172,9 @@ def test_targets_are_those_of_our_own_endpoint(outcomes, ours, name):
     assert found["source_length"].tolist() == [each["source_tokens"] for each in results]
 
 
-def test_texts_that_are_split_have_texts_and_scores(outcomes, ours):
-    found, results = read(outcomes["split binary"]), ours("split")
+@pytest.mark.parametrize("name", ["split", "markup"])
+def test_texts_of_several_targets_have_texts_and_scores(outcomes, ours, name):
+    found, results = read(outcomes[f"{name} binary"]), ours(name)
     assert list(found) == ["text", "score", "finish_reason", "source_length"]
     assert found["text"].ravel().tolist() == [each["hypotheses"][0]["text"] for each in results]
 

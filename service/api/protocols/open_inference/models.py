@@ -85,8 +85,8 @@ def of_hypotheses(name: str, read: Callable[[Any], Any] = lambda value: value) -
 
 
 def is_whole(body: DecodeRequest) -> bool:
-    """Return whether hypotheses have tokens: those of texts that were split have only sentences."""
-    return body.split == "none"
+    """Return whether hypotheses have tokens: those of split texts and documents have sentences."""
+    return body.split == "none" and body.markup is None
 
 
 def keeps_tokens(body: EncodeRequest) -> bool:
