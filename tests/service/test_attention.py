@@ -99,6 +99,11 @@ def test_rows_are_a_slice_of_the_steps(post, everything, start, stop):
     [
         ({"reduce_layers": "rollout", "reduce_heads": "mean"}, "reduce_layers", "encoder"),
         ({"kinds": ["encoder"], "reduce_layers": "rollout"}, "reduce_layers", "mean or max"),
+        (
+            {"reduce_layers": "rollout", "measure": "norm"},
+            "reduce_layers",
+            "set kinds to encoder, decoder or both and measure to weight and reduce_heads to mean",
+        ),
         ({"kinds": ["encoder"], "rows": [0, 1]}, "rows", "decoder and cross"),
         ({"rows": [3, 3]}, "rows", "selects no row"),
         ({"rows": [0]}, "rows", "2 or more items"),

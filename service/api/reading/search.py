@@ -171,10 +171,14 @@ def check_sampling(body: Searching, num_hypotheses: int, beam_size: int, faults:
             faults.add(Invalid.at("/temperature", detail))
         return
     if num_hypotheses > beam_size:
-        whose = ", the model's own" if body.beam_size is None else ""
+        whose, ways = ", the model's own", "raise beam_size, or sample with temperature above 0"
+        if body.required or body.glossary:  # which are not sampled, and raise the model's own
+            whose, ways = " by default", "or raise beam_size"
+        if body.beam_size is not None:
+            whose = ""
         detail = (
             f"is {num_hypotheses} but beam_size is {beam_size}{whose}: lower num_hypotheses to at"
-            f" most {beam_size}, raise beam_size, or sample with temperature above 0"
+            f" most {beam_size}, {ways}"
         )
         faults.add(Invalid.at("/num_hypotheses", detail))
     for name in SAMPLING_OPTIONS:
@@ -203,10 +207,11 @@ def read_max_new_tokens(body: Searching, prefix_length: int, manifest: Manifest)
         raise Invalid.at("/max_new_tokens", f"{detail}: give 1 to {limit}")
     max_new_tokens = requested or min(limit, manifest.decoding.max_new_tokens)
     if body.min_new_tokens is not None and body.min_new_tokens > max_new_tokens:
+        other = " or raise max_new_tokens" if max_new_tokens < limit else ""
         raise Invalid.at(
             "/min_new_tokens",
             f"is {body.min_new_tokens} but at most {max_new_tokens} tokens are generated"
-            " (max_new_tokens): lower min_new_tokens or raise max_new_tokens",
+            f" (max_new_tokens): lower min_new_tokens{other}",
         )
     return max_new_tokens
 

@@ -179,15 +179,14 @@ def check_kinds(body: AttentionSelection) -> None:
 def check_rollout(body: AttentionSelection) -> None:
     if body.reduce_layers != "rollout":
         return
-    if "cross" in body.kinds:
-        detail = "is rollout, which needs self-attention: set kinds to encoder, decoder or both"
-        raise Invalid.at("/attention/reduce_layers", f"{detail}, without cross")
-    if body.measure == "norm":
-        detail = "is rollout, whose rows are weights that sum to 1: set measure to weight"
-        raise Invalid.at("/attention/reduce_layers", detail)
-    if body.reduce_heads == "none":
-        detail = "is rollout, which needs one matrix per layer: set reduce_heads to mean or max"
-        raise Invalid.at("/attention/reduce_layers", detail)
+    needs = {
+        "kinds to encoder, decoder or both": "cross" in body.kinds,
+        "measure to weight": body.measure == "norm",
+        "reduce_heads to mean or max": body.reduce_heads == "none",
+    }
+    if wrong := [each for each, lacks in needs.items() if lacks]:
+        detail = "is rollout, which multiplies one matrix of self-attention weights per layer: set"
+        raise Invalid.at("/attention/reduce_layers", f"{detail} {' and '.join(wrong)}")
 
 
 def check_alignment(body: AttentionSelection) -> None:

@@ -22,7 +22,7 @@ from service.text.tokens import Tokens
 
 Split = Literal["none", "sentences"]
 REMEMBERED_PARTS = 4  # parts of a text: each is tried for its length before it is read
-REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
+TO_SPLIT = ', or send "split": "sentences" to decode its sentences one by one'
 
 
 class TextField(NamedTuple):
@@ -204,7 +204,7 @@ async def read_sources(call: Call, source: TextField, how: Split, faults: Faults
     there are more sentences than a request may have sources.
     """
     if how == "none" and source.markup is None:
-        tokens = await tokenize_texts(call, source._replace(remedy=REMEDY), faults)
+        tokens = await tokenize_texts(call, source._replace(remedy=TO_SPLIT), faults)
         valid = faults.valid(count_texts(source.value))
         return Sources(tokens, valid, [{"result": i} for i in valid], [False] * len(tokens))
     given: list[str] = []
@@ -213,7 +213,7 @@ async def read_sources(call: Call, source: TextField, how: Split, faults: Faults
     started, limit = time.monotonic(), call.settings.max_sources
     size = sum(map(len, given))
     if how == "none":
-        source = source._replace(remedy=REMEDY)
+        source = source._replace(remedy=TO_SPLIT)
 
     def work() -> tuple[list[Text], list[Sentence]]:
         texts: list[Text] = []

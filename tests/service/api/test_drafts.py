@@ -143,6 +143,7 @@ def test_a_refused_source_takes_its_draft_with_it(client):
     ("body", "pointer", "says"),
     [
         ({"beam_size": 4}, "/beam_size", "is 4: set beam_size to 1, or omit draft"),
+        ({"num_hypotheses": 2}, "/num_hypotheses", "omit num_hypotheses, or omit draft"),
         ({"temperature": 1.0}, "/temperature", "omit one"),
         ({"required": ["EH1"]}, "/required", "several beams, which cannot be combined with draft"),
         ({"required": ["EH1"], "beam_size": 4}, "/beam_size", "is 4: set beam_size to 1"),
@@ -162,6 +163,13 @@ def test_what_cannot_have_a_draft_is_refused_by_name(client, body, pointer, says
     assert answer.status_code == 422, answer.text
     faults = {each["pointer"]: each["detail"] for each in answer.json()["errors"]}
     assert says in faults[pointer]
+
+
+def test_several_hypotheses_are_the_only_fault_of_their_number(client):
+    """Not the beams or the temperature that would find them: a draft takes neither."""
+    (fault,) = decode(client, draft="source", num_hypotheses=2).json()["errors"]
+    assert fault["pointer"] == "/num_hypotheses"
+    assert "beam_size" not in fault["detail"]
 
 
 def test_phrases_are_the_only_fault_if_the_model_has_one_beam(client):

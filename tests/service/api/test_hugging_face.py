@@ -294,6 +294,27 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
             "inputs/1 has '7' at offset 0",
         ),
         (PRONOUNCE, {"inputs": "a" * 99, "parameters": {}}, "inputs has 99 tokens; the limit is"),
+        (PRONOUNCE, {"inputs": "a" * 99}, "shorten it, or set parameters/truncation to true"),
+        (
+            PRONOUNCE,
+            {"parameters": {"min_length": 500}},
+            "parameters/min_length is 500, but targets have at most 65 tokens: lower min_length",
+        ),
+        (
+            PRONOUNCE,
+            {"parameters": {"min_new_tokens": 65}},
+            "is 65, but targets have at most 64 tokens: lower min_new_tokens",
+        ),
+        (
+            PRONOUNCE,
+            {"parameters": {"min_length": 9, "max_length": 8}},
+            "is 9, but targets have at most 8 tokens: lower min_length or raise max_length",
+        ),
+        (
+            PRONOUNCE,
+            {"parameters": {"min_length": 9, "max_new_tokens": 6}},
+            "is 9, but targets have at most 7 tokens: lower min_length or raise max_new_tokens",
+        ),
         (PRONOUNCE, {"parameters": {"min_length": "a"}}, "parameters/min_length must be a whole"),
         (PRONOUNCE, {"parameters": {"generate_parameters": 1}}, "generate_parameters must be a"),
         (

@@ -184,6 +184,19 @@ def test_errors_say_whose_beam_size_it_is(ask):
     assert ask("chosen", num_hypotheses=4, beam_size=3)[1]["detail"] == detail.format("")
 
 
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"min_new_tokens": 13}, "lower min_new_tokens or raise max_new_tokens"),
+        ({"min_new_tokens": 41, "max_new_tokens": 40}, "lower min_new_tokens"),
+    ],
+)
+def test_more_tokens_are_advised_only_where_there_can_be_more(ask, options, advice):
+    status, problem = ask("chosen", **options)
+    assert status == 422
+    assert problem["detail"].endswith(f": {advice}")
+
+
 @pytest.mark.parametrize(("beam_size", "event"), [(None, "beam"), (1, "token"), (2, "beam")])
 def test_a_stream_has_the_events_of_the_effective_beam_size(ask, beam_size, event):
     status, events = ask("chosen", stream=True, beam_size=beam_size)

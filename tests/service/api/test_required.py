@@ -87,6 +87,16 @@ def test_attention_shows_a_target_with_the_phrases(post):
         ({"required": [["K", ""]]}, "/required/0/1 must not be empty"),
         ({"required": "K"}, "/required must be a list"),
         ({"required": ["K"], "beam_size": 1}, "/beam_size is 1 but required needs several beams"),
+        (
+            {"required": ["K"], "num_hypotheses": 5},
+            "/num_hypotheses is 5 but beam_size is 4 by default: lower num_hypotheses to at most 4,"
+            " or raise beam_size",
+        ),
+        (
+            {"glossary": {"read": "K"}, "num_hypotheses": 2},
+            "/num_hypotheses is 2 but beam_size is 1 by default: lower num_hypotheses to at most 1,"
+            " or raise beam_size",
+        ),
         ({"required": ["K"], "temperature": 1.0}, "/required is found by beam search, not by"),
         ({"required": ["K"], "allowed_targets": ["K"]}, "/required may forbid some of"),
         ({"required": ["K K K"], "max_new_tokens": 2}, "/required/0 takes 3 tokens and targets"),

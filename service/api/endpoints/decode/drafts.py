@@ -27,8 +27,10 @@ def check_draft(body: DecodeRequest, model: Model, search: SearchOptions, faults
     for_phrases = body.required and body.beam_size is None  # they are refused themselves
     beams = search.beam_size > 1 and not for_phrases
     several = "needs several beams, which cannot be combined with draft: omit one"
+    one = "and a draft leads to one hypothesis: omit num_hypotheses, or omit draft"
     needs = {
         "beam_size": (beams, f"is {search.beam_size}{whose}: set beam_size to 1, or omit draft"),
+        "num_hypotheses": (body.num_hypotheses > 1, f"is {body.num_hypotheses}, {one}"),
         "temperature": (search.samples, "draws tokens, which a draft cannot foresee: omit one"),
         "required": (bool(body.required), several),
         "glossary": (bool(body.glossary), several),

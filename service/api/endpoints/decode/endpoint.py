@@ -138,8 +138,9 @@ async def prepare(
     model = call.use_model(body.model)
     faults = Faults(body.partial)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
+    most = body.num_hypotheses if body.draft is None else 1  # else `check_draft` refuses more
     search = await read_search(
-        call, body, model, faults, body.num_hypotheses, body.top_log_probs, entropies=body.words
+        call, body, model, faults, most, body.top_log_probs, entropies=body.words
     )
     check_fields(body, model, search, faults, apart)
     ablated = await read_ablation(call, body.ablate, model, faults) if body.ablate else ()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from pydantic_core import PydanticCustomError
 
+from service.api.reading.texts import TO_SPLIT
 from service.api.reading.validation_errors import near_fields
 from service.bundle.decoding import LONGEST_SUPPRESSED
 from service.bundle.manifest import Manifest
@@ -34,6 +35,7 @@ OURS = {  # by their names
 }
 THEIRS = {ours: theirs for theirs, ours in reversed(OURS.items())}
 OUR_WORDS = re.compile(r"\b(beam_size|num_hypotheses|source_language|target_language)\b")
+CUT = ", or set parameters/truncation to true"
 LENGTHS = {  # the first of two names is the one that counts if both are given
     "max_new_tokens": "max_new_tokens",
     "max_length": "max_new_tokens",
@@ -87,7 +89,8 @@ class Parameters(NamedTuple):
         ours, slash, rest = fault.pointer.removeprefix("/").partition("/")
         theirs = f"parameters/{names[ours]}" if ours in names else ours
         pointer = f"/{'inputs' if ours == 'source' else theirs}{slash}{rest}"
-        detail = OUR_WORDS.sub(lambda found: names[found[1]], fault.detail)
+        detail = fault.detail.replace(TO_SPLIT, CUT)
+        detail = OUR_WORDS.sub(lambda found: names[found[1]], detail)
         return Fault(pointer if fault.pointer else "", detail)
 
 
@@ -104,6 +107,7 @@ def read_parameters(given: Mapping[str, Any], manifest: Manifest) -> Parameters:
         if theirs in parameters and ours not in options:
             options[ours] = read_length(theirs, parameters[theirs], manifest)
             names[ours] = theirs
+    check_least(parameters, options, names, manifest)
     if BAD_WORDS in parameters:
         add_bad_words(options, parameters[BAD_WORDS], manifest)
     if options.get("top_k") == 0 and options["top_k"] is not False:  # which switches it off
@@ -115,6 +119,26 @@ def read_parameters(given: Mapping[str, Any], manifest: Manifest) -> Parameters:
         options = {name: each for name, each in options.items() if name not in (*DRAWING, "seed")}
     cuts = read_truncation(parameters.get("truncation", False))
     return Parameters(options, names, parameters.get("details", False), cuts)
+
+
+def check_least(
+    parameters: Mapping[str, Any],
+    options: Mapping[str, Any],
+    names: Mapping[str, str],
+    manifest: Manifest,
+) -> None:
+    """Raise Invalid if the least length is more than the most, in the names and numbers of the
+    client."""
+    longest = manifest.target_positions
+    least = options.get("min_new_tokens", 0)
+    most = options.get("max_new_tokens", min(longest, manifest.decoding.max_new_tokens))
+    if least <= most:
+        return
+    name = names["min_new_tokens"]
+    other = names.get("max_new_tokens", "max_new_tokens")
+    detail = f"is {parameters[name]}, but targets have at most {parameters[name] - least + most}"
+    advice = f"lower {name}{f' or raise {other}' if most < longest else ''}"
+    raise Invalid.at(f"/parameters/{name}", f"{detail} tokens: {advice}")
 
 
 def add_bad_words(options: dict[str, Any], value: Any, manifest: Manifest) -> None:
