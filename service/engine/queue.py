@@ -28,6 +28,7 @@ from service.wire import NO_REST, Rest
 # workers share the rows evenly.
 GATHERED_ROWS, BUSY_ROWS = 5, 16
 LATE = 1.25  # times the expected wait: a rate is not exact
+OVERTAKEN = 64  # times: then a worker makes room for the first job
 SHORT_QUEUE = 256  # jobs: a queue this short is scanned in far less time than a step takes
 
 
@@ -187,6 +188,9 @@ class Queue:
         self._clean_above = SHORT_QUEUE  # jobs: then abandoned ones are looked for
         self._pace = Pace()  # of rows that are handed out while others wait
         self._rows = dict.fromkeys(range(workers), 0)  # decoded by each living worker
+        self._first: Job | None = None  # the first job, while no worker has room for it
+        self._overtaken = 0  # jobs that were handed out before it meanwhile
+        self._emptied: int | None = None  # the worker that makes room for it
         self.open = True
         self._changed = threading.Condition()
 
@@ -311,12 +315,13 @@ class Queue:
             held = [job.size for job in running]
             admitted = self._shared.admit((job.size for job in self._waiting), held)
             if admitted:
+                self._first = self._emptied = None
                 return self._hand_out(worker, admitted)
-            small = self._small_jobs()
+            small = self._small_jobs(worker)
             admitted = self._scheduler.admit((job.size for job in small), held)
             if not admitted:
                 self.occupy(worker)
-            return self._hand_out(worker, admitted, small)
+            return self._hand_out_small(worker, small[:admitted])
 
     def is_alone(self, worker: int) -> bool:
         """Return whether the other workers have no rows."""
@@ -327,17 +332,30 @@ class Queue:
         first jobs of small new requests that do not need teacher forcing themselves. Others are
         left."""
         with self._changed:
-            small = [job for job in self._small_jobs() if not job.needs_teacher_forcing]
+            small = [job for job in self._small_jobs(worker) if not job.needs_teacher_forcing]
             sizes = (job.size for job in small)
             admitted = self._scheduler.admit(sizes, (job.size for job in running))
-            return self._hand_out(worker, admitted, small)
+            return self._hand_out_small(worker, small[:admitted])
 
-    def _small_jobs(self) -> list[Job]:
+    def _small_jobs(self, worker: int) -> list[Job]:
         """Return the jobs for which room is kept: the first one of each request that fits into it
-        whole. Those of large requests would fill it until they all end together."""
+        whole. Those of large requests would fill it until they all end together. There are none for
+        a worker that makes room."""
+        if self._makes_room(worker):
+            return []
         new = ((each.jobs[0], each.all_rows) for each in self._waiting.new_requests())
         is_small = self._scheduler.is_small
         return [job for job, rows in new if is_small(rows, job.size.positions)]
+
+    def _makes_room(self, worker: int) -> bool:
+        """Return whether a worker takes nothing before the first job: the one that has no room for
+        it once it was overtaken often enough. The others go on."""
+        first = next(iter(self._waiting), None)
+        if first is not self._first:
+            self._first, self._overtaken, self._emptied = first, 0, None
+        if self._emptied is None and self._overtaken >= OVERTAKEN:
+            self._emptied = worker
+        return worker == self._emptied
 
     def occupy(self, worker: int) -> None:
         """Let the other workers take the waiting jobs: this one has no room, or is about to do
@@ -377,11 +395,19 @@ class Queue:
                 self._refuse_late(now)
         return [job for job in taken if not job.abandoned]
 
+    def _hand_out_small(self, worker: int, small: Sequence[Job]) -> list[Job]:
+        """Take these jobs, or some of them, before the first one."""
+        taken = self._hand_out(worker, len(small), small)
+        self._overtaken += len(taken)
+        return taken
+
     def _is_for(self, worker: int) -> bool:
-        """Return whether the worker should take jobs. Few rows go only to the busiest worker."""
+        """Return whether the worker should take jobs. Few rows go only to the busiest worker, or to
+        the one that has made room for them."""
         if not self._waiting:
             return False
-        return self._rows[worker] == max(self._rows.values()) or not self._few_wait
+        is_busiest = self._rows[worker] == max(self._rows.values())
+        return is_busiest or worker == self._emptied or not self._few_wait
 
     @property
     def _few_wait(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.queue import Queue
+from service.engine.queue import OVERTAKEN, Queue
 from service.engine.scheduler import Job, Scheduler
 from service.errors import DeadlineExceeded, Overloaded
 from service.pace import FEW
@@ -264,6 +264,51 @@ def test_large_requests_take_no_room_that_is_kept_for_small_ones(beams, sent, co
         queue.put(word := jobs(1))
         assert queue.take(0, held, busy=True) == word
         held += word
+
+
+STEPS = 9  # that a job takes in this simulation
+
+
+def overtaken(queue, workers, words, large):
+    """Let new requests of a word come before each step, and `large` before the 30th. Return how
+    many of those that came after it each worker took before it."""
+    running = [{} for _ in range(workers)]  # the jobs of each worker, and when they end
+    counts, later = [0] * workers, set()
+    for now in range(300):
+        if now == 30:
+            queue.put([large])
+        for _ in range(words):
+            queue.put(word := jobs(1))
+            later |= {*word} if now >= 30 else set()
+        for worker, held in enumerate(running):
+            running[worker] = held = {job: end for job, end in held.items() if end > now}
+            taken = queue.take(worker, [*held], busy=True)
+            if large in taken:
+                return counts
+            held |= dict.fromkeys(taken, now + STEPS)
+            counts[worker] += len(later.intersection(taken))
+    raise AssertionError("it starves")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("beams", [120, 300, 400], ids=["beside others", "nearly alone", "alone"])
+@pytest.mark.parametrize("words", [3, 20, 60])
+def test_a_job_that_needs_much_room_is_overtaken_a_limited_number_of_times(workers, beams, words):
+    """However many small requests come meanwhile."""
+    (large,) = jobs(1, beams)
+    counts = overtaken(Queue(SCHEDULER, workers), workers, words, large)
+    assert min(counts) <= OVERTAKEN + words
+
+
+def test_the_other_workers_go_on_while_one_makes_room():
+    queue, held, taken = Queue(SCHEDULER, 2), [jobs(200), jobs(200)], [0, 0]
+    queue.put(jobs(1, 400))
+    for _ in range(100):
+        for worker, running in enumerate(held):
+            queue.put(jobs(1))
+            taken[worker] += len(queue.take(worker, running, busy=True))
+    assert min(taken) <= OVERTAKEN
+    assert sum(taken) == 200
 
 
 @given(st.lists(st.integers(0, 4), min_size=80, max_size=80))
