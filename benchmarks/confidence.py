@@ -29,7 +29,7 @@ def main(
     """Print how well each number tells right words from wrong ones, and how true probabilities
     are."""
     known = by_source(read_pairs(gold))
-    sources = texts.read_text(encoding="utf-8").splitlines()
+    sources = texts.read_text(encoding="utf-8-sig").splitlines()
     judged: list[Judged] = []
     unpaired = 0
     with serving(bundle) as port, Heed(f"http://127.0.0.1:{port}") as heed:

@@ -106,7 +106,7 @@ def main(
         bundles=[bundle], provider=Provider.cpu, self_check=False, threads=1, precision=precision
     )
     limit = {"max_new_tokens": new_tokens} if new_tokens else {}
-    sources = texts.read_text(encoding="utf-8").splitlines()[:count]
+    sources = texts.read_text(encoding="utf-8-sig").splitlines()[:count]
     bodies = [{"source": source, "beam_size": 1, **limit} for source in sources]
     typer.echo(asyncio.run(measure(settings, bodies, wrong, rounds)))
 

@@ -144,7 +144,7 @@ def main(
     """Print what 4 beams with two phrases cost, as multiples of 4 beams without, with the medians
     of all rounds and the extremes."""
     options = {"target_language": target_language} if target_language else {}
-    sources = texts.read_text(encoding="utf-8").splitlines()[:count]
+    sources = texts.read_text(encoding="utf-8-sig").splitlines()[:count]
     typer.echo(table(COLUMNS, asyncio.run(measure(bundle, sources, options, together, rounds))))
 
 

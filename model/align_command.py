@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from model.data.text_file import read_text
 from model.flags import existing_file
 from model.network.config import InputError
 
@@ -40,10 +41,7 @@ def align_command(
 
 def read_sources(file: Path) -> list[str]:
     """Return what precedes a tab on each line. Raise InputError if that is nothing."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8: convert it") from error
+    lines = read_text(file).splitlines()
     if sources := [text for line in lines if (text := line.partition("\t")[0].strip())]:
         return sources
     raise InputError(f"{file} holds no text: give a file with a text on each line")

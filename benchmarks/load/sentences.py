@@ -31,7 +31,7 @@ def main(
     texts: Annotated[Path, typer.Option(help="Sentences, one a line", exists=True)] = SENTENCES,
 ) -> None:
     """Print latencies, and how many sentences a second each server can answer."""
-    sentences = texts.read_text(encoding="utf-8").splitlines()
+    sentences = texts.read_text(encoding="utf-8-sig").splitlines()
     asked = Asked(sentences, mean_words(sentences))
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)

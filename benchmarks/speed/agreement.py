@@ -145,7 +145,7 @@ def read_sources(bundle: Bundle, texts: Sequence[str], languages: Languages) -> 
 def read_source_texts(path: Path) -> list[str]:
     """Return the sources of a file, up to the tab of each line. Empty lines are skipped. Raise
     BadParameter if there is none."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
     texts = [line.partition("\t")[0] for line in lines]
     if found := [text for text in texts if text.strip()]:
         return found

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from model.data.text_file import read_text
 from model.data.tokenizers import SPECIALS, UNK, Case, case_of, normalize
 from model.network.config import InputError, TransformerConfig
 
@@ -72,13 +73,9 @@ def read_pair_file(path: Path) -> PairFile:
 
     Raise InputError if the file is not UTF-8, has a line of another form, or holds no pair.
     """
-    try:
-        # not splitlines(), which also splits at form feeds and other separators inside a text
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8: convert it") from error
     found = PairFile([], [])
-    for number, line in enumerate(lines, 1):
+    # not splitlines(), which also splits at form feeds and other separators inside a text
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         fields = line.split("\t")

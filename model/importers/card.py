@@ -131,7 +131,7 @@ def request_fields(options: Mapping[str, Any], forced: int) -> list[str]:
 def read_notice(folder: Path, licence: str, origin: str) -> str:
     for name in LICENCES:
         if (folder / name).is_file():
-            return (folder / name).read_text(encoding="utf-8", errors="replace")
+            return (folder / name).read_text(encoding="utf-8-sig", errors="replace")
     return f"The weights are {origin}. Their licence is {licence or 'not stated'}.\n"
 
 

@@ -165,7 +165,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read(path).decode())
+        return tomllib.loads(read(path).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not TOML: {error}") from error
 

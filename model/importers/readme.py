@@ -15,7 +15,7 @@ TASKS = ("translation", "summarization", "text2text-generation")  # tags that na
 
 def read_readme(folder: Path) -> str:
     path = folder / README
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else ""
 
 
 def read_front_matter(folder: Path) -> dict[str, Any]:

@@ -126,3 +126,12 @@ def test_every_argument_and_option_is_explained():
         assert command.help, command.name
         for parameter in command.params:
             assert parameter.help, (command.name, parameter.name)
+
+
+@pytest.mark.parametrize("flag", ["--notice", "--model-card"])
+def test_a_text_of_a_bundle_that_is_not_utf_8_is_named(tmp_path, flag):
+    run, _ = teacher_run(tmp_path / "a", seed=1)
+    (tmp_path / "text").write_bytes(b"\xe9")
+    command = ["export", str(run), str(tmp_path / "bundle"), flag, str(tmp_path / "text")]
+    expected = f"{tmp_path / 'text'} is not UTF-8: convert it"
+    assert str(CliRunner().invoke(app, command).exception) == expected

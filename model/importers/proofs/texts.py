@@ -132,6 +132,6 @@ def read_lines(path: Path) -> list[str]:
 
 def read_text(path: Path) -> str:
     try:
-        return read(path).decode()
+        return read(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8: convert it") from error

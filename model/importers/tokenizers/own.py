@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import WordLevel
 
 from model.checkpoint import TOKENIZERS
+from model.data.text_file import read_text
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.description import LETTERS, Description, read_description
 from model.importers.tokenizers.piece_file import read_vocabulary
@@ -160,11 +161,8 @@ def read_tokens(path: Path, unit: str, rows: int) -> list[str]:
 
 def read_word_list(path: Path, unit: str) -> list[str]:
     """Return the lines of a file. Raise InputError naming the first that is not one new token."""
-    try:
-        # not splitlines(), which also splits at separators that white space does not include
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8: convert it") from error
+    # not splitlines(), which also splits at separators that white space does not include
+    lines = read_text(path).removesuffix("\n").split("\n")
     seen: set[str] = set()
     for number, line in enumerate(lines, 1):
         if line.split() != [line] and (unit != LETTERS or len(line) != 1):
