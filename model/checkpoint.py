@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -21,6 +22,7 @@ TOKENIZERS = ("source.tokenizer.json", "target.tokenizer.json")
 EXAMPLES = "examples.json"
 NUM_EXAMPLES = 3
 LONGEST_KEPT = 200  # characters: the page opens on an example
+RENEW = "copy it again, or train or export again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +59,24 @@ def save_examples(run: Path, sources: Sequence[str]) -> None:
 def examples_of(run: Path) -> list[str]:
     """Return the examples of a run; none of a bundle, or of a run that has not begun."""
     path = run / EXAMPLES
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    found = decode_json(path.read_bytes(), path) if path.exists() else []
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise InputError(f"{path} must be a JSON list of texts: remove it, or train again")
+    return cast("list[str]", found)
 
 
 def load_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
     """Return the source and target tokenizers of a run or bundle."""
-    source, target = (Tokenizer.from_file(str(path / name)) for name in TOKENIZERS)
+    source, target = (load_tokenizer(path / name) for name in TOKENIZERS)
     return source, target
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Raise InputError if the file is missing or damaged."""
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises no other class
+        raise InputError(f"{path} cannot be read: {error}: {RENEW}") from error
 
 
 def load_config(path: Path) -> TransformerConfig:
@@ -85,13 +98,17 @@ def load_config(path: Path) -> TransformerConfig:
 
 def parse_json(content: bytes, path: Path) -> dict[str, Any]:
     """Return the object that a JSON file holds. Raise InputError if it holds something else."""
-    try:
-        found = json.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
+    found = decode_json(content, path)
     if not isinstance(found, dict):
         raise InputError(f"{path} must be a JSON object")
     return cast("dict[str, Any]", found)
+
+
+def decode_json(content: bytes, path: Path) -> Any:
+    try:
+        return json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
 
 
 def find_weights(path: Path) -> Path:
@@ -113,17 +130,30 @@ def find_weights(path: Path) -> Path:
 def load_model(path: Path) -> TrainedModel:
     """Load a model in evaluation mode and float32.
 
-    Raise InputError as `find_weights` and `load_config`, or if `path` is a bundle of a converted
+    Raise InputError if a file is missing or damaged, or if `path` is a bundle of a converted
     checkpoint: its texts have ids around them that training and evaluation do not know.
     """
     manifest = path / "bundle.json"
     if manifest.is_file() and parse_json(manifest.read_bytes(), manifest).get("origin"):
         raise InputError(f"{path} was converted from a checkpoint: give a model that `train` made")
     weights = find_weights(path)
-    transformer = Transformer(load_config(path))
-    state = load_file(weights)
-    transformer.load_state_dict({name: tensor.float() for name, tensor in state.items()})
+    config, state = load_config(path), load_weights(weights)
+    try:
+        transformer = Transformer(config)
+        transformer.load_state_dict({name: tensor.float() for name, tensor in state.items()})
+    except (RuntimeError, TypeError) as error:
+        raise InputError(
+            f"{weights} does not fit the network that {CONFIG} or bundle.json describes: {RENEW}"
+        ) from error
     return TrainedModel(transformer.eval(), *load_tokenizers(path))
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file. Raise InputError if it is missing or damaged."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} cannot be read: {error}: {RENEW}") from error
 
 
 def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
@@ -143,5 +173,5 @@ def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     """Return the mean of the weights in several files (Vaswani et al. 2017, section 6.1)."""
-    states = [load_file(path) for path in paths]
+    states = [load_weights(path) for path in paths]
     return {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}

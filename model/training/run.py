@@ -5,6 +5,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -13,7 +15,6 @@ from model.checkpoint import (
     WEIGHTS,
     average_weights,
     create_run,
-    find_weights,
     load_config,
     load_model,
     load_tokenizers,
@@ -75,11 +76,10 @@ def choose_tokenizers(
     pairs: Path, wanted: Splitting, options: TrainingOptions
 ) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of the start model or the teachers; if there is neither, build them.
-    Raise InputError if one of the models is none."""
+    Raise InputError if one of the models cannot be loaded."""
     if models := models_of(options):
         for model in models:
-            find_weights(model)
-            load_config(model)
+            load_model(model)
         return load_tokenizers(models[0])
     sources, targets = zip(*read_pairs(pairs), strict=True)
     same = wanted.case, wanted.vocabulary_size
@@ -198,9 +198,19 @@ def load_soft_labels(
     path = run / SOFT_LABELS
     if not path.exists():
         write_soft_labels(path, examples, config, options)
-    source_ids, target_ids, soft_labels = torch.load(path, weights_only=True)
+    source_ids, target_ids, soft_labels = load_pickle(path)
     each = soft_labels.split([len(ids) + 1 for ids in target_ids])
     return [Example(*fields) for fields in zip(source_ids, target_ids, each, strict=True)]
+
+
+def load_pickle(path: Path) -> Any:
+    """Load what torch saved in a run. Raise InputError if the file is damaged."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, UnpicklingError) as error:
+        raise InputError(
+            f"{path} is damaged: remove it, and repeat the command to make it again"
+        ) from error
 
 
 def write_soft_labels(
@@ -242,7 +252,7 @@ def resume(run: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> i
     """
     epochs = 0
     if (run / CHECKPOINT).exists():
-        state = torch.load(run / CHECKPOINT, map_location="cpu", weights_only=True)
+        state = load_pickle(run / CHECKPOINT)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         epochs = state["epoch"] + 1

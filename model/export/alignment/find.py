@@ -44,14 +44,15 @@ def align(
     It is looked for on `sources`, ids as the encoder reads them; without any, on `texts` or else on
     sources of its own. If training guided a layer and head to alignments, now or as the bundle
     says, it is that one, and occlusion measures it; if it is not known `surely`, only if the best
-    candidate agrees hardly more often. Raise InputError if the bundle lacks a graph or a field that
-    this takes.
+    candidate agrees hardly more often. Raise InputError if the bundle is damaged, or lacks a graph
+    or a field that this takes.
     """
     file = bundle / "bundle.json"
     manifest = parse_json(file.read_bytes(), file)
     check_format(manifest.get("format_version"), file)
     if missing := READ - manifest.keys():
         raise InputError(f"{file} lacks {', '.join(sorted(missing))}: export the bundle again")
+    check_sums(bundle, manifest["files"])
     progress("finding the attention that aligns, by occlusion")
     if guided is None:
         given, surely = guided_of(manifest)
@@ -79,6 +80,17 @@ def check_format(version: Any, file: Path) -> None:
     raise InputError(
         f"{file} has format {version}; this Heed reads format {FORMAT_VERSION}: {way_out}"
     )
+
+
+def check_sums(bundle: Path, files: dict[str, dict[str, Any]]) -> None:
+    """Raise InputError unless the bundle has all its files, each with its SHA-256."""
+    for name, written in files.items():
+        path = bundle / name
+        if not path.is_file() or hash_file(path) != written["sha256"]:
+            raise InputError(
+                f"{path} is missing, or is not the file that was exported: copy or export the"
+                " bundle again"
+            )
 
 
 def guided_of(manifest: dict[str, Any]) -> tuple[Candidate | None, bool]:

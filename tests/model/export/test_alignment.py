@@ -255,6 +255,7 @@ def randomise(bundle, seed):
 def test_a_random_model_has_no_alignment(tiny, tmp_path, seed):
     bundle = shutil.copytree(tiny, tmp_path / "tiny")
     randomise(bundle, seed)
+    seal(bundle)
     sentence = align(bundle)
     assert sentence.startswith("No attention aligns: ")
     assert json.loads((bundle / "bundle.json").read_text())["alignment"] is None
