@@ -31,7 +31,7 @@ try:
         round_weights,
     )
     from model.export.graphs.mechanisms import export_mechanisms
-    from model.flags import Examples, PairsFile, existing_file, positive, share
+    from model.flags import Examples, PairsFile, existing_file, output_file, positive, share
     from model.network.config import InputError
     from model.network.transformer import Transformer
     from model.train_command import train_command
@@ -68,7 +68,7 @@ def evaluate(
     pairs: PairsFile,
     beam_size: Annotated[int, positive("beams of the search; 1 is greedy search")] = 1,
     predictions: Annotated[
-        Path | None, typer.Option(help="file to write lines source<TAB>prediction to")
+        Path | None, output_file("file to write lines source<TAB>prediction to")
     ] = None,
 ) -> None:
     """Decode every source with PyTorch; print the share of exact targets, and the edit distance.

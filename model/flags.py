@@ -1,5 +1,6 @@
 """Kinds of options and arguments that commands share."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,21 @@ def existing_file(help_text: str) -> Any:
 
 def existing_folder(help_text: str) -> Any:
     return typer.Option(help=help_text, exists=True, file_okay=False)
+
+
+def output_file(help_text: str) -> Any:
+    return typer.Option(help=help_text, dir_okay=False, writable=True, callback=check_folder)
+
+
+def check_folder(path: Path | None) -> Path | None:
+    """Raise BadParameter, before any work, for a new file in a folder that cannot be written to."""
+    if path is not None and not path.exists():
+        folder = path.parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise typer.BadParameter(
+                f"{folder} is not a folder that can be written to: make it, or name another file"
+            )
+    return path
 
 
 PairsFile = Annotated[

@@ -1,3 +1,4 @@
+import os
 import sys
 
 import pytest
@@ -135,3 +136,31 @@ def test_a_text_of_a_bundle_that_is_not_utf_8_is_named(tmp_path, flag):
     command = ["export", str(run), str(tmp_path / "bundle"), flag, str(tmp_path / "text")]
     expected = f"{tmp_path / 'text'} is not UTF-8: convert it"
     assert str(CliRunner().invoke(app, command).exception) == expected
+
+
+@pytest.mark.parametrize("place", ["missing/x", "pairs.tsv/x", "folder", "locked/x", "locked/old"])
+def test_predictions_that_cannot_be_written_are_refused_before_the_model_is_loaded(
+    tmp_path, monkeypatch, place
+):
+    run, pairs, _ = copying_run(tmp_path)  # a model that evaluate refuses
+    for name in ("folder", "locked"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "locked" / "old").touch()
+    # as for a user other than root
+    monkeypatch.setattr(os, "access", lambda path, _: "locked" not in str(path))
+    flag = "--predictions", str(tmp_path / place)
+    refused = CliRunner().invoke(app, ["evaluate", str(run), str(pairs), *flag])
+    assert refused.exit_code == 2
+    assert "Invalid value for '--predictions'" in refused.stderr
+    assert str(tmp_path / place.partition("/")[0]) in refused.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("place", ["new", "old"])
+def test_predictions_are_written_to_a_new_file_or_an_old_one(tmp_path, place):
+    run, pairs = teacher_run(tmp_path / "a", seed=1)
+    (tmp_path / "old").write_text("old")
+    path = tmp_path / place
+    done = CliRunner().invoke(app, ["evaluate", str(run), str(pairs), "--predictions", str(path)])
+    assert done.exit_code == 0, done.output
+    sources = {line.partition("\t")[0] for line in pairs.read_text().splitlines()}
+    assert {line.partition("\t")[0] for line in path.read_text().splitlines()} == sources
