@@ -329,6 +329,12 @@ def main(program: str | None = None) -> None:
         app(prog_name=program)
     except InputError as error:
         sys.exit(f"heed: {error}")
+    except OSError as error:  # of the user's disk
+        path = f"{error.filename}: " if error.filename else ""
+        sys.exit(
+            f"heed: {path}{error.strerror or error}: name a path that can be read and written, and"
+            " make room if the disk is full"
+        )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from model.__main__ import app
+from model.__main__ import app, main
 from model.network.config import InputError
 from tests.model.runs import copying_run, small_command, teacher_run
 from tests.service.processes import run_python
@@ -164,3 +164,18 @@ def test_predictions_are_written_to_a_new_file_or_an_old_one(tmp_path, place):
     assert done.exit_code == 0, done.output
     sources = {line.partition("\t")[0] for line in pairs.read_text().splitlines()}
     assert {line.partition("\t")[0] for line in path.read_text().splitlines()} == sources
+
+
+@pytest.mark.parametrize("place", ["pairs.tsv/new", "pairs.tsv/new/run", "x" * 300])
+@pytest.mark.parametrize("command", ["train", "export-attend"])
+def test_a_folder_that_cannot_be_made_is_named_in_one_line(tmp_path, monkeypatch, command, place):
+    _, pairs, _ = copying_run(tmp_path)
+    folder = str(tmp_path / place)
+    flags = [str(pairs), "--dev", str(pairs), "--run"] if command == "train" else []
+    monkeypatch.setattr(sys, "argv", ["heed", command, *flags, folder])
+    with pytest.raises(SystemExit) as refused:
+        main()
+    said = str(refused.value.code)
+    assert said.startswith(f"heed: {tmp_path / place.partition('/')[0]}")
+    assert "name a path that can be read and written" in said
+    assert "\n" not in said
