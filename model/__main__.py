@@ -48,6 +48,7 @@ app = typer.Typer(
     help="Train, evaluate and export encoder-decoder Transformers.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

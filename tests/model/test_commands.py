@@ -179,3 +179,11 @@ def test_a_folder_that_cannot_be_made_is_named_in_one_line(tmp_path, monkeypatch
     assert said.startswith(f"heed: {tmp_path / place.partition('/')[0]}")
     assert "name a path that can be read and written" in said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize("command", [None, *get_command(app).commands])
+def test_every_command_takes_a_short_flag_for_help(command):
+    before = [command] if command else []
+    short, long = (CliRunner().invoke(app, [*before, flag]) for flag in ("-h", "--help"))
+    assert (short.exit_code, short.stdout) == (0, long.stdout)
+    assert "-h, --help" in short.stdout
