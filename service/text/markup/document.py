@@ -13,10 +13,18 @@ from typing import Literal, NamedTuple
 from xml.sax.saxutils import escape
 
 from service.errors import TooLarge
-from service.text.markup.events import Element, ElementEnd, Leaf, MarkupEvent, escape_value
+from service.text.markup.events import (
+    PLACEHOLDER,
+    Element,
+    ElementEnd,
+    Leaf,
+    MarkupEvent,
+    escape_value,
+    write_text,
+)
 from service.text.markup.html import check_html, read_html
 from service.text.markup.placing import PlacePair, place, words_of
-from service.text.markup.unit import PLACEHOLDER, Mark, NumberedMarkup, UnitReader, edges
+from service.text.markup.unit import Mark, NumberedMarkup, UnitReader, edges
 from service.text.markup.xml import INVALID_XML, read_xml
 from service.text.sentences import Span
 from service.text.tokens import REPLACEMENT
@@ -160,7 +168,7 @@ class DocumentReader:
         """Return an event as it is written. The attributes in it become units."""
         match event:
             case str():
-                return [escape(event)]
+                return [write_text(event, escape)]
             case ElementEnd():
                 return [event.of.end]
             case Element(parts) | Leaf(parts):
@@ -170,7 +178,7 @@ class DocumentReader:
                 return written
 
     def _read_value(self, text: str) -> NumberedMarkup:
-        return self._read_unit([text], [[escape_value(text)]], escape_value)
+        return self._read_unit([text], [[write_text(text, escape_value)]], escape_value)
 
     def _read_unit(
         self,

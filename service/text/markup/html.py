@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from service.errors import Invalid, TooLarge
 from service.text.markup.events import (
+    BYTE_ORDER_MARK,
     HTML_SPACE,
+    PLACEHOLDER,
     Attribute,
     Element,
     ElementEnd,
@@ -15,6 +17,7 @@ from service.text.markup.events import (
     TagParts,
     escape_value,
     is_kept,
+    write_text,
 )
 
 if TYPE_CHECKING:
@@ -39,9 +42,13 @@ VOID_NAME = re.compile(
     "|wbr"
 )
 TRANSLATED = ("alt", "aria-label", "placeholder", "title")  # attributes
+HIDDEN = "\ufdd0"  # no character, in the place of a reference, which no placeholder has
 # Before a part of a document, whose first node would have the HTML of them all
 BEFORE_PART = "<!---->"
-DOCUMENT = re.compile(r"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
+DOCUMENT = re.compile(
+    r"(?>\s+|<!--.*?-->|<\?[^>]*>)*+<(!doctype|html|head|body)\b", re.IGNORECASE | re.DOTALL
+)
+DOCTYPE = re.compile("<!doctype[^>]*>", re.IGNORECASE)
 TAG = re.compile(r"<(?=/?[a-z])", re.IGNORECASE)
 TAG_NAME = re.compile(rf"/?[^{HTML_SPACE}/>]*")
 VALUE = rf""""[^"]*"?|'[^']*'?|[^{HTML_SPACE}>"'][^{HTML_SPACE}>]*"""
@@ -115,15 +122,18 @@ def is_closed(source: str, tag: Tag) -> bool:
 
 def read_html(source: str) -> list[MarkupEvent]:
     """Return the events of HTML. Raise Invalid if the parser is not installed."""
-    node = first_node(parse_html(source))
-    events: list[MarkupEvent] = []
+    text = source.removeprefix(BYTE_ORDER_MARK)
+    page = parse_html(text)
+    keep_line_breaks(page)
+    node = first_node(page)
+    events: list[MarkupEvent] = [] if text == source else [Leaf([BYTE_ORDER_MARK], shown=False)]
     around: list[tuple[Element, LexborNode | None]] = []  # open elements, and what follows them
     while node is not None or around:
         if node is None:
             opened, node = around.pop()
             events.append(ElementEnd(opened))
             continue
-        read = read_node(node)
+        read = read_node(node, text)
         events.append(read)
         if isinstance(read, Element):
             around.append((read, node.next))
@@ -158,27 +168,56 @@ def first_node(page: "LexborHTMLParser") -> "LexborNode | None":
     return node.next if node and node.is_comment_node and node.comment_content == "" else node
 
 
-def read_node(node: "LexborNode") -> MarkupEvent:
+def keep_line_breaks(page: "LexborHTMLParser") -> None:
+    """Double a line break at the start of these elements: who reads them drops one."""
+    for element in page.css("pre, textarea, listing"):
+        first = element.child
+        if first and first.is_text_node and (first.text_content or "").startswith("\n"):
+            first.insert_before("\n")
+
+
+def read_node(node: "LexborNode", source: str) -> MarkupEvent:
     if node.is_text_node:
         return node.text_content or ""
     if not node.is_element_node:
-        return Leaf([node.html or ""], shown=False)
+        return Leaf([write_declaration(node, source)], shown=False)
     name, attributes = node.tag or "", node.attributes
     breaks, shown = bool(BREAK_NAME.fullmatch(name)), not HIDDEN_NAME.fullmatch(name)
     if is_kept(name, attributes):
-        return Leaf([node.html or ""], breaks, shown)
+        return Leaf([write_kept(name, node.html or "")], breaks, shown)
     parts: TagParts = [f"<{name}"]
     for key, value in attributes.items():
         if key in TRANSLATED and value:
             parts += [f' {key}="', Attribute(value), '"']
         else:
-            parts.append(f' {key}="{escape_value(value or "")}"')
+            parts.append(f' {key}="{write_text(value or "", escape_value)}"')
     parts.append(">")
     return (
         Leaf(parts, breaks, shown)
         if VOID_NAME.fullmatch(name)
         else Element(parts, f"</{name}>", breaks)
     )
+
+
+def write_declaration(node: "LexborNode", source: str) -> str:
+    """Return a comment; a document type and what looks like an instruction as the source has it."""
+    written = node.html or ""
+    if not node.is_comment_node:
+        found = DOCTYPE.search(source)
+        return found[0] if found else written
+    instruction = f"<{node.comment_content}>"
+    return instruction if instruction.startswith("<?") and instruction in source else written
+
+
+def write_kept(name: str, written: str) -> str:
+    """Return an element that is left as it is, in whose placeholders > stays. The text of scripts
+    and styles has no references."""
+    if name in ("script", "style") or HIDDEN in written:
+        return written
+    found = PLACEHOLDER.sub(
+        lambda each: each[0].replace(HIDDEN, ">"), written.replace("&gt;", HIDDEN)
+    )
+    return found.replace(HIDDEN, "&gt;")
 
 
 def mark_breaks(events: Sequence[MarkupEvent]) -> None:

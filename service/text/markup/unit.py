@@ -4,20 +4,21 @@ A mark is an element, at the offsets of its words, or a leaf, at the offset wher
 model does not read leaves, such as `<code>` and placeholders.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from service.text.markup.events import HTML_SPACE, SPACES, Element, ElementEnd, Leaf, MarkupEvent
+from service.text.markup.events import (
+    HTML_SPACE,
+    PLACEHOLDER,
+    SPACES,
+    Element,
+    ElementEnd,
+    Leaf,
+    MarkupEvent,
+    write_placeholder,
+)
 from service.text.sentences import Span
 
-# {{ name }}, {% if name > 1 %}, {name}, {0}, {n:>3}, ${name}, %s, %(name)d, %1$s and such
-PLACEHOLDER = re.compile(
-    r"\$?\{{2,3}[^{}<&]{1,200}\}{2,3}|\{%[^{}<&]{1,200}%\}"
-    r'|\$?\{\{?[^{}<&"\s]{0,64}\}\}?'
-    r"|(?<![\d%])%(?:%|(?:\(\w{1,64}\)|\d{1,2}\$)?[-+#0]*\d{0,3}(?:\.\d{1,3})?[sdiufFeEgGxXoc@])"
-    r"(?![A-Za-z])"
-)
 SPACE, OBJECT = " ", "\ufffc"  # what stands beside a leaf: white space, or another leaf
 CLOSING_SIGNS = frozenset(".,;:!?)]}\u2019\u201d\u00bb\u2026\u3001\u3002\uff0c\uff01\uff1f\uff09")
 
@@ -88,14 +89,9 @@ class UnitReader:
         start = 0
         for found in PLACEHOLDER.finditer(text) if self._placeholders else ():
             self._add_words(text[start : found.start()])
-            self._show_leaf(self._add_mark([self._write_placeholder(found[0])]), self._last)
+            self._show_leaf(self._add_mark([write_placeholder(found[0], self._escape)]), self._last)
             start = found.end()
         self._add_words(text[start:])
-
-    def _write_placeholder(self, found: str) -> str:
-        """Return a placeholder in which > stays, as in {{ a > b }}, where it may."""
-        written = self._escape(found)
-        return written if "]]>" in found else written.replace("&gt;", ">")
 
     def _add_words(self, typed: str) -> None:
         text = SPACES.sub(SPACE, typed)

@@ -7,11 +7,17 @@ from itertools import groupby, pairwise
 from xml.parsers.expat import ExpatError, ParserCreate, errors
 
 from service.errors import Invalid
-from service.text.markup.events import Element, ElementEnd, Leaf, MarkupEvent, is_kept
+from service.text.markup.events import (
+    BYTE_ORDER_MARK,
+    Element,
+    ElementEnd,
+    Leaf,
+    MarkupEvent,
+    is_kept,
+)
 
 ROOT, END = "<_>", "</_>"  # around a part of a document, which may have any number of elements
 WHOLE = ("<?xml", "<!DOCTYPE")  # how a whole document may begin
-BYTE_ORDER_MARK = "\ufeff"
 LINE_BREAK = re.compile(r"\r\n|\r|\n")  # as expat counts lines
 INVALID_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # in XML
 DECLARATIONS = "declarations in the document type"

@@ -96,6 +96,35 @@ def test_what_is_not_prose_stays(kept, whole):
         assert document.write([]).replace(" ", "") == source.replace(" ", "")
 
 
+STRICT = (
+    '<!DOCTYPE html PUBLIC "-//W3C//DTD HTML 4.01//EN" "http://www.w3.org/TR/html4/strict.dtd">'
+)
+PAGE = '<html lang="en"><head><title>one</title></head><body class="k"><p>two</p></body></html>'
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        STRICT + PAGE,
+        f"<!-- Copyright -->{PAGE}",
+        f"<!-- a --><!-- <p> -->{STRICT}{PAGE}",
+        f'<?xml version="1.0" encoding="utf-8"?>{STRICT}{PAGE}',
+        f"\ufeff<!DOCTYPE html>{PAGE}",
+        "\ufeff<p>one</p>",
+        "<p>one</p><?php echo 1 ?><!--?no--><p>two</p>",
+        '<p>one</p><pre>\n\n  two</pre><div translate="NO"><textarea>\n\nx</textarea></div>',
+        "<ul>{% if a > 1 %}<li>one</li>{% endif %}</ul>{{ a > b }}",
+        "<p>{n:>3}</p><p>***{{ a > b }}***</p>",
+        '<img alt="{{ a > b }}"><p title="{{ a > b }}" class="{% if a > 1 %}x{% endif %}">one</p>',
+        "<p>one <code>{{ a > b }} &gt;</code> two</p>",
+        "one<pre>{% if a > 1 %}x &amp;&gt; y{% endif %}</pre>",
+        "<script>if (a > b) x = '{{ &gt; }}'</script>one",
+    ],
+)
+def test_what_is_not_repaired_is_written_as_it_was(source):
+    assert read(source).write([]) == source
+
+
 def test_line_breaks_in_the_source_are_spaces():
     assert read("<p>\n  one\n  two &nbsp;three\n</p>").text == "one two \u00a0three"
 
