@@ -15,6 +15,7 @@ from service.client import Heed, Refusal
 from service.command.errors import error_of
 from service.errors import StartupError
 from service.formats.json import JSON, Document
+from service.settings.variables import CLIENT_KEY
 
 RETRY_SECONDS = 120.0  # seconds in which a service that is busy, or starts again, is asked again
 PASSING = (
@@ -69,7 +70,7 @@ class RemoteModel:
 async def open_remote(url: str, name: str | None) -> AsyncGenerator[RemoteModel]:
     """Open a model of the service at a URL, by the key HEED_API_KEY if there is one."""
     with translated(url):
-        client = Heed(url, os.environ.get("HEED_API_KEY"))
+        client = Heed(url, os.environ.get(CLIENT_KEY))
     with client:
         model = RemoteModel(url, name, client)
         await model.find()

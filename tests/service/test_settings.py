@@ -54,6 +54,17 @@ def test_every_unknown_variable_is_named_but_nothing_unlike_it_is_guessed(monkey
     assert "variable HEED_ is unknown;" in str(refused.value)
 
 
+def test_the_key_of_clients_is_no_mistyped_setting(monkeypatch):
+    """The same shell may ask a service by --url, decode by itself and serve."""
+    monkeypatch.setenv("HEED_API_KEY", "a key")
+    assert Settings().api_keys is None
+    for name in ("HEED_API_KEI", "HEED_API_KEY_FILE"):
+        monkeypatch.setenv(name, "a key")
+        with pytest.raises(ValidationError, match=f"{name} is unknown: did you mean HEED_API_KEY"):
+            Settings()
+        monkeypatch.delenv(name)
+
+
 def test_variables_that_kubernetes_sets_for_a_service_are_not_settings(monkeypatch):
     """Of services named heed and heed-api in the same namespace."""
     for name, value in {

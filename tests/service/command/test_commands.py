@@ -330,6 +330,11 @@ def test_variables_of_the_service_choose_the_model(heed, tiny, monkeypatch):
     assert "choose one of them with --bundle" in heed("decode", "red").stderr
 
 
+def test_the_key_for_services_does_not_stop_a_local_engine(heed, monkeypatch):
+    monkeypatch.setenv("HEED_API_KEY", "a key")
+    assert heed("decode", "heed").output == "HH IY1 D\n"
+
+
 def test_answers_need_neither_fastapi_nor_torch():
     code = """
 import contextlib, sys
