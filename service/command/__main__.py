@@ -10,7 +10,7 @@ from contextlib import redirect_stderr, suppress
 from difflib import get_close_matches
 from importlib import import_module
 from io import StringIO
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -56,6 +56,18 @@ class LazyGroup(click.Group):
         if args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS, 1)):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]}?")
         return super().resolve_command(ctx, args)
+
+    @override
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command. Exit with a line if the encoding of standard output lacks a character."""
+        try:
+            return super().main(*args, **extra)
+        except UnicodeEncodeError as error:
+            if error.encoding == "utf-8":  # it lacks no character
+                raise
+            lacking = ascii(error.object[error.start])
+            encoding = f"standard output is {sys.stdout.encoding}, which lacks {lacking}"
+            sys.exit(f"heed: {encoding}: set PYTHONIOENCODING=utf-8")
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,6 +1,8 @@
 """The command heed: what it prints, and that it answers as the service does."""
 
 import json
+import os
+import re
 import tomllib
 from pathlib import Path
 
@@ -274,6 +276,25 @@ def test_score_reads_pairs(heed, post):
     found = heed("score", stdin="ax\tAE1 K S\nheed\tHH IY1 D\n").stdout.splitlines()
     sums = [float(line.split("\t")[0]) for line in found]
     assert sums == pytest.approx([each["sum"] for each in answered["results"]], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lacking"),
+    [
+        (["attention", "heed"], "2192"),
+        (["attribution", "heed"], "2192"),
+        (["decode", "--help"], "2026"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("encoding", "name"), [("latin-1", "iso8859-1"), ("koi8-r:strict", "koi8-r")]
+)
+def test_an_encoding_that_lacks_a_character_is_named(arguments, lacking, encoding, name):
+    variables = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = run_python("-m", "service.command", *arguments, env=variables)
+    assert (done.returncode, done.stdout) == (1, "")
+    said = rf"heed: standard output is {name}, which lacks '\\u{lacking}': set "
+    assert re.fullmatch(said + "PYTHONIOENCODING=utf-8\n", done.stderr), done.stderr
 
 
 def test_a_heatmap_shows_the_largest_weights(heed):
