@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,12 +13,12 @@ import click
 from service.command.asking import MOST, Decoded, decode_batch, decode_in_order, open_model, tell
 from service.command.errors import report, reported
 from service.command.files import (
-    UTF8,
     decode_file,
-    finish,
     format_of,
     open_lines,
+    open_part,
     open_texts,
+    standard_input,
 )
 from service.command.flags import (
     SEARCH,
@@ -32,6 +31,7 @@ from service.command.flags import (
     place_flags,
     search_flags,
 )
+from service.errors import StartupError
 from service.formats.json import Document, to_json
 
 OWN = (
@@ -153,10 +153,10 @@ def decode(
             with going_on():
                 failed = asyncio.run(decode_file(source, output, options, place))
         else:
-            typed = not texts and not source and sys.stdin.isatty()
+            typed = not texts and not source and standard_input().isatty()
             with nullcontext(texts) if texts else open_texts(source) as lines:
                 printed = (
-                    print_document(lines, options, place)
+                    print_document(some_of(lines, source), options, place)
                     if as_json
                     else print_targets(lines, options, place, 1 if typed else MOST)
                 )
@@ -196,7 +196,10 @@ def check_document(source: Path | None, output: Path | None, options: dict[str, 
 
 
 def check_other_file(source: Path | None, output: Path) -> None:
-    """Raise UsageError if the output would replace the input, by whatever path or link."""
+    """Raise UsageError if the output would replace the input, by whatever path or link, and
+    StartupError if there is no input."""
+    if not source:
+        standard_input()  # else its number may be that of another file
     state = source.stat() if source else os.fstat(0)
     if output.exists() and os.path.samestat(state, output.stat()):
         name = f"--input {source}" if source else "standard input"
@@ -243,9 +246,10 @@ async def decode_document(
         done = await decode_batch(model, [text], options)
     if tell(done):
         return 1
-    part = output.with_name(f"{output.name}.part")
-    part.write_bytes(done.document["results"][0]["hypotheses"][0]["text"].encode(*UTF8[:2]))
-    finish(part, output)
+    target = done.document["results"][0]["hypotheses"][0]["text"]
+    with open_part(output) as file:
+        file.truncate(0)
+        file.write(target.encode(errors="surrogateescape"))
     return 0
 
 
@@ -262,12 +266,20 @@ async def print_targets(
     return failed
 
 
-async def print_document(texts: Iterable[str], options: dict[str, Any], place: ModelPlace) -> int:
+async def print_document(texts: list[str], options: dict[str, Any], place: ModelPlace) -> int:
     """Print the service's answer to a request for all texts, and return how many failed."""
     async with open_model(place) as model:
-        done = await decode_batch(model, [*texts], options)
+        done = await decode_batch(model, texts, options)
     click.echo(to_json(done.document))
     return tell(done)
+
+
+def some_of(lines: Iterable[str], source: Path | None) -> list[str]:
+    """Return the lines. Raise StartupError if there is none: an answer has one or more results."""
+    if not (found := [*lines]):
+        name = source or "standard input"
+        raise StartupError(f"{name} holds no line: give one, or leave out --json")
+    return found
 
 
 def lines_of(decoded: Decoded) -> Iterator[str]:

@@ -4,6 +4,7 @@ What is decoded is written at once to a file with the end .part. The same comman
 last whole line, so that a killed command has lost nothing that it wrote.
 """
 
+import fcntl
 import gzip
 import hashlib
 import json
@@ -17,13 +18,13 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 import click
 
 from service.command.asking import AnyModel, Decoded, decode_in_order, open_model, tell
 from service.command.errors import count_lines, describe, report
-from service.command.flags import ModelPlace
+from service.command.flags import ModelPlace, real_file
 from service.errors import StartupError
 from service.formats.json import Document, to_json
 from service.memory import collect_rarely
@@ -33,7 +34,7 @@ TOGETHER = 3  # batches in the engine
 REPORT_EVERY = 10.0  # seconds, where standard error is not a terminal
 ANSWER = ("source", "hypotheses", "source_tokens", "sentences", "error")  # fields of our lines
 ONE_LINE = str.maketrans("\t\n\r", "   ")
-UTF8 = ("utf-8", "surrogateescape", "\n")  # bytes that are not UTF-8 are refused by tokenizers
+UTF8 = ("utf-8-sig", "surrogateescape", "\n")  # bytes that are not UTF-8 are refused by tokenizers
 
 
 def format_of(file: Path) -> str:
@@ -42,12 +43,19 @@ def format_of(file: Path) -> str:
     return before if last == ".gz" else last
 
 
+def standard_input() -> TextIO:
+    """Return standard input. Raise StartupError if it is closed."""
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise StartupError("standard input is closed: give texts, or redirect it from a file by <")
+    return sys.stdin
+
+
 @contextmanager
 def open_lines(file: Path | None = None, *, keep_ends: bool = False) -> Generator[Iterator[str]]:
     """Open a file, or standard input, as an iterator over its lines, without their ends unless
     `keep_ends`. It raises StartupError."""
     with (
-        TextIOWrapper(sys.stdin.buffer, *UTF8)
+        TextIOWrapper(standard_input().buffer, *UTF8)
         if file is None
         else gzip.open(file, "rt", 9, *UTF8)
         if file.suffix.lower() == ".gz"
@@ -156,20 +164,18 @@ async def decode_lines(
     with open_texts(source) as texts:
         first = [] if source else [*islice(texts, COMPARED)]
         mark = fingerprint(source or first, kind, options, model.version)
-        part = output.with_name(f"{output.name}.{mark}.part")
-        done = count_whole_lines(part)
-        if done:
-            report(f"going on after line {done} of {part}")
-        progress = LineProgress(done)
-        failed = 0
-        left = islice(chain(first, texts), done, None)
-        with part.open("ab") as file:
+        with open_part(output, f".{mark}") as file:
+            done = count_whole_lines(file)
+            if done:
+                report(f"going on after line {done} of {file.name}")
+            progress = LineProgress(done)
+            failed = 0
+            left = islice(chain(first, texts), done, None)
             async for each in decode_in_order(model, left, options, before=done, together=TOGETHER):
                 file.writelines(write_lines(kind, each))
                 file.flush()
                 failed += tell(each)
                 progress.add(len(each.texts))
-    finish(part, output)
     progress.end(output)
     return failed
 
@@ -188,29 +194,47 @@ def fingerprint(
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def count_whole_lines(part: Path) -> int:
+@contextmanager
+def open_part(output: Path, mark: str = "") -> Generator[BinaryIO]:
+    """Open the file of what is done so far, to read and append, and move it to its place at the
+    end. Raise StartupError if another process writes it."""
+    real = real_file(output)
+    part = real.with_name(f"{real.name}{mark}.part")
+    with part.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = os.path.samestat(os.fstat(file.fileno()), part.stat())
+        except (BlockingIOError, FileNotFoundError):
+            ours = False
+        if not ours:  # or it was moved to its place just now
+            raise StartupError(
+                f"another heed writes {output}: wait for it, or choose another --output"
+            )
+        yield file
+        file.flush()
+        finish(part, real, packed=output.suffix.lower() == ".gz")
+
+
+def count_whole_lines(file: BinaryIO) -> int:
     """Return how many lines of the file end, and cut off what follows them."""
-    if not part.exists():
-        return 0
     lines = end = size = 0
-    with part.open("r+b") as file:
-        while piece := file.read(1 << 20):
-            if b"\n" in piece:
-                lines += piece.count(b"\n")
-                end = size + piece.rindex(b"\n") + 1
-            size += len(piece)
-        file.truncate(end)
+    file.seek(0)
+    while piece := file.read(1 << 20):
+        if b"\n" in piece:
+            lines += piece.count(b"\n")
+            end = size + piece.rindex(b"\n") + 1
+        size += len(piece)
+    file.truncate(end)
     return lines
 
 
-def finish(part: Path, output: Path) -> None:
-    """Move the whole file to its place, compressed if its name ends in .gz."""
-    if output.suffix.lower() == ".gz":
-        packed = part.with_suffix(".gz")
-        with part.open("rb") as plain, gzip.open(packed, "wb") as file:
-            shutil.copyfileobj(plain, file)
-        part.unlink()
-        part = packed
+def finish(part: Path, output: Path, *, packed: bool) -> None:
+    """Move the whole file to its place, compressed if it is to be packed."""
+    if packed:
+        plain, part = part, part.with_suffix(".gz")
+        with plain.open("rb") as read, gzip.open(part, "wb") as file:
+            shutil.copyfileobj(read, file)
+        plain.unlink()
     os.replace(part, output)
 
 

@@ -135,13 +135,29 @@ class OutputFile(click.Path):
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        if not path.parent.is_dir():
-            self.fail(f"the folder {path.parent} does not exist", param, ctx)
-        if not os.access(path.parent, os.W_OK):
-            self.fail(f"the folder {path.parent} cannot be written to", param, ctx)
-        if path.exists() and not path.is_file():
-            self.fail(f"{path} is not a file", param, ctx)
+        real = real_file(path)
+        if not real.parent.is_dir():
+            self.fail(f"the folder {real.parent} does not exist", param, ctx)
+        if not os.access(real.parent, os.W_OK):
+            self.fail(f"the folder {real.parent} cannot be written to", param, ctx)
+        is_file = real.is_file() or not os.path.lexists(real)
+        if value == "-" or not is_file or is_standard_output(path):
+            advice = "without --output, answers go to standard output, which > redirects"
+            self.fail(f"{path} is not a file: {advice}", param, ctx)
         return path
+
+
+def is_standard_output(path: Path) -> bool:
+    """Return whether standard output goes to this file, as to /dev/stdout."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(1))
+    except OSError:  # one of them is closed, or not there
+        return False
+
+
+def real_file(path: Path) -> Path:
+    """Return the file that a link leads to, or the path itself if it is no link."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 class GlossaryFile(click.ParamType[Any]):

@@ -1,5 +1,6 @@
 """heed decode --input --output: formats, order, bad lines, and going on after a kill."""
 
+import fcntl
 import gzip
 import json
 import os
@@ -96,6 +97,104 @@ def test_documents_are_not_read_as_lines(heed, tmp_path, monkeypatch, arguments,
     assert done.exit_code == 2
     assert said in " ".join(done.stderr.split())
     assert (tmp_path / "p.html").read_text() == "<p>ax</p>\n"
+
+
+@pytest.mark.parametrize(("link", "end"), [("lnk/t.tsv", ".tsv"), ("lnk/t.gz", "")])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_written_through(heed, tmp_path, targets, link, end, there):
+    real, link = tmp_path / "real" / "data", tmp_path / link
+    for folder in (real.parent, link.parent):
+        folder.mkdir()
+    if there:
+        real.write_text("old")
+    link.symlink_to(Path("..", "real", "data"))
+    done = heed("decode", "--output", link, stdin="ax\n")
+    assert done.exit_code == 0, done.output
+    assert (link.is_symlink(), real.is_symlink()) == (True, False)
+    expected = f"ax\t{targets['ax']}\n" if end else f"{targets['ax']}\n"
+    content = real.read_bytes()
+    assert (content if end else gzip.decompress(content)).decode() == expected
+    assert [*real.parent.iterdir()] == [real]
+
+
+@pytest.mark.parametrize("output", ["-", "pipe", "to_pipe", "to_stdout", "loop"])
+@pytest.mark.parametrize("command", [["decode"], ["attention", "ax"]])
+def test_only_a_file_is_an_output(heed, tmp_path, monkeypatch, output, command):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    # no test writes to /dev/stdout itself: root could replace it
+    links = {"to_pipe": "pipe", "to_stdout": "/proc/self/fd/1", "loop": "loop"}
+    for name, to in links.items():
+        Path(name).symlink_to(to)
+    refused = heed(*command, "--output", output, stdin="ax\n")
+    assert refused.exit_code == 2
+    said = " ".join(refused.stderr.split())
+    assert f"{output} is not a file: without --output, answers go to standard output" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", *links}
+    assert all(Path(name).is_symlink() for name in links)
+
+
+def test_a_link_into_no_folder_is_refused(heed, tmp_path):
+    (tmp_path / "t.tsv").symlink_to(tmp_path / "nowhere" / "t.tsv")
+    refused = heed("decode", "--output", tmp_path / "t.tsv", stdin="ax\n")
+    assert refused.exit_code == 2
+    assert "nowhere does not exist" in " ".join(refused.stderr.split()).replace("│ ", "")
+
+
+def test_an_output_is_written_by_one_command_at_a_time(heed, tmp_path, targets):
+    (tmp_path / "link.txt").symlink_to("w.txt")
+    command, lines = ["decode", "--output", tmp_path / "w.txt"], "ax\nheed\n7\n"
+    assert heed(*command, stdin=lines).exit_code == 1
+    (part,) = tmp_path.glob("*.part")
+    before = part.read_bytes() + b"half"
+    part.write_bytes(before)
+    with part.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        for output in (tmp_path / "w.txt", tmp_path / "link.txt"):
+            refused = heed("decode", "--output", output, "--partial", stdin=lines)
+            assert (refused.exit_code, part.read_bytes()) == (1, before)
+            assert refused.stderr == (
+                f"heed: another heed writes {output}: wait for it, or choose another --output\n"
+            )
+    assert "going on after line 2" in heed(*command, "--partial", stdin=lines).stderr
+    assert (tmp_path / "w.txt").read_text() == f"{targets['ax']}\n{targets['heed']}\n\n"
+
+
+def test_a_document_is_written_by_one_command_at_a_time(heed, tmp_path):
+    source, output, part = (tmp_path / f"{name}" for name in ("s.xml", "t.xml", "t.xml.part"))
+    source.write_text("<p>ax</p>")
+    part.write_text("of the other")
+    asked = ["decode", "--markup", "xml", "--input", source, "--output", output]
+    with part.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert f"another heed writes {output}: wait for it" in heed(*asked).stderr
+        assert part.read_text() == "of the other"
+    assert heed(*asked).exit_code == 0
+    assert output.read_text() == "<p>AE1 K S</p>"
+
+
+BOM = "\ufeff"
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("w.txt", "ax"), ("w.tsv", "ax\tb"), ("w.jsonl", '"ax"'), ("w.gz", "ax")]
+)
+def test_a_byte_order_mark_is_no_part_of_the_first_line(heed, tmp_path, targets, name, line):
+    content = f"{BOM}{line}\n{line}".encode()
+    file = tmp_path / name
+    file.write_bytes(gzip.compress(content) if name == "w.gz" else content)
+    expected = f"{targets['ax']}\n" * 2
+    assert heed("decode", "--input", file).output == expected
+    if name == "w.txt":
+        assert heed("decode", stdin=content.decode()).output == expected
+        assert len(heed("score", stdin=f"{BOM}ax\tAE1 K S\n").stdout.splitlines()) == 1
+
+
+def test_a_byte_order_mark_is_no_part_of_a_document(heed, tmp_path):
+    (tmp_path / "p.xml").write_text(f"{BOM}<p>ax</p>", encoding="utf-8")
+    asked = ["decode", "--markup", "xml", "--input", tmp_path / "p.xml"]
+    heed(*asked, "--output", tmp_path / "t.xml")
+    assert (tmp_path / "t.xml").read_bytes() == b"<p>AE1 K S</p>"
 
 
 def read(output, line):
