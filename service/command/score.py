@@ -18,6 +18,7 @@ from service.command.flags import (
     model_place,
     place_flags,
 )
+from service.errors import StartupError
 from service.formats.json import Document, to_json
 
 
@@ -38,28 +39,34 @@ def score(text: str | None, target: str | None, as_json: bool, **values: Any) ->
     if text is not None and target is None:
         raise click.UsageError("give a TARGET as well, or lines TEXT<TAB>TARGET on standard input")
     place = model_place(values)
-    pairs = [(text, target)] if text is not None else read_pair_lines()
-    sources, targets = map(list, zip(*pairs, strict=True)) if pairs else ([], [])
-    body = {"source": sources, "target": targets, **given_fields(values, [*LANGUAGES, "ablate"])}
+    options = given_fields(values, [*LANGUAGES, "ablate"])
     with reported():
+        pairs = [(text, target)] if text is not None else read_pair_lines()
+        sources, targets = map(list, zip(*pairs, strict=True))
+        body = {"source": sources, "target": targets, **options}
         document = asyncio.run(score_all(body, place))
-    if as_json:
-        click.echo(to_json(document))
-    else:
-        for result in document["results"]:
-            click.echo(f"{result['sum']:.4f}\t{result['perplexity']:.4f}")
+        if as_json:
+            click.echo(to_json(document))
+        else:
+            for result in document["results"]:
+                click.echo(f"{result['sum']:.4f}\t{result['perplexity']:.4f}")
 
 
 def read_pair_lines() -> list[tuple[str, str]]:
-    """Return the pairs of standard input. Raise UsageError for a line without a tab."""
+    """Return the pairs of standard input. Raise UsageError for a line that is no pair, and
+    StartupError if there is no line."""
     pairs: list[tuple[str, str]] = []
     count_lines()
     with open_lines() as lines:
         for number, line in enumerate(lines, 1):
-            text, tab, target = line.partition("\t")
-            if not tab:
-                raise click.UsageError(f"line {number} has no tab: give lines TEXT<TAB>TARGET")
-            pairs.append((text, target))
+            match line.split("\t"):
+                case text, target:
+                    pairs.append((text, target))
+                case columns:
+                    tabs = f"{len(columns) - 1} tabs" if columns[1:] else "no tab"
+                    raise click.UsageError(f"line {number} has {tabs}: give lines TEXT<TAB>TARGET")
+    if not pairs:
+        raise StartupError("standard input holds no line: give lines TEXT<TAB>TARGET")
     return pairs
 
 

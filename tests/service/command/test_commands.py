@@ -5,6 +5,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
+from subprocess import PIPE
 
 import click
 import numpy as np
@@ -276,6 +277,42 @@ def test_score_reads_pairs(heed, post):
     found = heed("score", stdin="ax\tAE1 K S\nheed\tHH IY1 D\n").stdout.splitlines()
     sums = [float(line.split("\t")[0]) for line in found]
     assert sums == pytest.approx([each["sum"] for each in answered["results"]], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("ax\tAE1 K S\tmore\n", "line 1 has 2 tabs: give lines TEXT<TAB>TARGET"),
+        ("ax\tAE1 K S\nax\tAE1 K S\t\n", "line 2 has 2 tabs: give"),
+        ("ax\tAE1\n\n", "line 2 has no tab: give"),
+        ("", "standard input holds no line: give lines TEXT<TAB>TARGET"),
+    ],
+)
+def test_score_refuses_lines_that_are_no_pairs(heed, lines, said):
+    refused = heed("score", stdin=lines)
+    assert (refused.exit_code, refused.stdout) == (1 if not lines else 2, "")
+    assert said in refused.stderr
+
+
+@pytest.mark.parametrize("place", ["input", "stdin"])
+def test_json_of_no_line_is_refused(heed, tmp_path, place):
+    (tmp_path / "none.txt").touch()
+    given = ["--input", tmp_path / "none.txt"] if place == "input" else []
+    assert heed("decode", *given).output == ""
+    refused = heed("decode", *given, "--json")
+    name = given[-1] if given else "standard input"
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == f"heed: {name} holds no line: give one, or leave out --json\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+@pytest.mark.parametrize("arguments", [["score", "heed", "HH"], ["decode", "ax", "--json"]])
+def test_a_full_disk_is_named(arguments):
+    with open("/dev/full", "w") as full:
+        done = run_python(
+            "-m", "service.command", *arguments, capture_output=False, stdout=full, stderr=PIPE
+        )
+    assert (done.returncode, done.stderr) == (1, "heed: [Errno 28] No space left on device\n")
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,23 @@ def test_a_byte_order_mark_is_no_part_of_a_document(heed, tmp_path):
     assert (tmp_path / "t.xml").read_bytes() == b"<p>AE1 K S</p>"
 
 
+@pytest.mark.parametrize("arguments", [["decode"], ["decode", "--output", "w.txt"], ["score"]])
+def test_closed_standard_input_is_named(tmp_path, arguments):
+    command = [sys.executable, "-m", "service.command", *arguments]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, [*tmp_path.iterdir()]) == (1, [])
+    assert done.stderr == (
+        "heed: standard input is closed: give texts, or redirect it from a file by <\n"
+    )
+
+
 def read(output, line):
     if "jsonl" in output:
         return json.loads(line)["hypotheses"][0]["text"]
