@@ -10,7 +10,7 @@ from http import HTTPStatus
 from itertools import islice
 from typing import Any, Protocol
 
-from service.command.errors import describe, error_of, first_bad, place_among, report
+from service.command.errors import describe, error_of, first_bad, place_among, place_result, report
 from service.command.flags import ModelPlace
 from service.errors import HeedError, StartupError
 from service.formats.json import JSON, Document
@@ -147,21 +147,42 @@ def tell(decoded: Decoded) -> int:
 
 async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Document:
     """Return the answer to a request with a list of sources. Ask for each half of them if they are
-    too many for one request, or for its time."""
+    too many for one request, or for its time. A source that is too much by itself is at fault."""
+    half = len(body["source"]) // 2
     try:
         return await model.ask_document(path, body)
     except HeedError as error:
-        count = len(body["source"])
-        if count == 1 or error.status not in TOO_MUCH or first_bad(error) >= 0:
+        if error.status not in TOO_MUCH or first_bad(error) >= 0:
             raise
-    half = count // 2
+        if not half:
+            return refuse_source(error, partial=body.get("partial", False))
     first = await ask_in_parts(model, path, part_of(body, slice(half)))
     try:
         second = await ask_in_parts(model, path, part_of(body, slice(half, None)))
     except HeedError as error:
         raise place_among(error, half) from None
     usage = {name: n + second["usage"][name] for name, n in first["usage"].items()}
-    return {**first, "results": first["results"] + second["results"], "usage": usage}
+    results = first["results"] + [place_result(each, half) for each in second["results"]]
+    return {**second, **first, "results": results, "usage": usage}
+
+
+def refuse_source(error: HeedError, *, partial: bool) -> Document:
+    """Return the answer to a `partial` request whose only source is too much, or else raise its
+    error."""
+    detail = f"is too much for one request: {error.detail}"
+    refused = type(error).at("/source/0", detail)
+    refused.status, refused.code = error.status, error.code
+    if not partial:
+        raise refused from None
+    problem = {
+        "title": HTTPStatus(error.status).phrase,
+        "status": int(error.status),
+        "detail": refused.detail,
+        "code": error.code,
+        "errors": [{"pointer": "/source/0", "detail": detail}],
+    }
+    usage = {"source_tokens": 0, "target_tokens": 0}
+    return {"results": [{"problem": problem}], "usage": usage}
 
 
 def part_of(body: dict[str, Any], part: slice) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def error_of(problem: Mapping[str, Any]) -> HeedError:
     counted = re.match(r"(\d+) faults, the first", detail)
     more = int(counted[1]) - len(faults) if counted else 0
     error = HeedError.of(faults, more) if faults else HeedError(detail)
-    error.status = problem["status"]
+    error.status, error.code = problem["status"], problem["code"]
     error.advice = PARTIAL if detail.endswith(PARTIAL) else ""
     return error
 
@@ -124,6 +124,16 @@ def place_among(error: HeedError, before: int) -> HeedError:
     placed = type(error).of([*map(moved, error.faults)], error.more)
     placed.advice = error.advice
     return placed
+
+
+def place_result(result: dict[str, Any], before: int) -> dict[str, Any]:
+    """Return a result of a request, as `place_among` does with the problem that it may have."""
+    if not (problem := result.get("problem")):
+        return result
+    error = place_among(error_of(problem), before)
+    places = ({"pointer": fault.pointer} for fault in error.faults)
+    errors = [old | new for old, new in zip(problem["errors"], places, strict=True)]
+    return {"problem": {**problem, "detail": error.detail + error.advice, "errors": errors}}
 
 
 def place_of(pointer: str) -> str:

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from service.client import Heed, Refusal
 from tests.conftest import KEY
 from tests.service.processes import run_python
 
@@ -171,6 +172,92 @@ def test_bad_lines_are_skipped_by_choice(heed, server, tmp_path):
     assert "heed: line 302 has a byte that is not UTF-8" in skipped.stderr
     lines = (tmp_path / "w.tsv").read_bytes().splitlines()
     assert lines[299:] == [b"ax\tAE1 K S", b"7\t", b"\xff\t", b"heed\tHH IY1 D"]
+
+
+BODY_LIMIT = 1 << 20  # bytes, of the service
+
+
+def test_a_line_that_is_too_much_for_a_request_is_a_bad_line(heed, server, tmp_path):
+    lines = ["heed"] * 5 + ["7", "a" * BODY_LIMIT, "ax", "7"]
+    (tmp_path / "w.txt").write_text("\n".join(lines))
+    files = ["--input", tmp_path / "w.txt", "--output", tmp_path / "w.txt.out", "--url", server]
+    sixth = "heed: line 6 has '7' at offset 0"
+    seventh = f"heed: line 7 is too much for one request: the body has more than {BODY_LIMIT} bytes"
+    assert heed("decode", *files).stderr.startswith(sixth)
+    done = heed("decode", *files, "--partial")
+    assert done.exit_code == 1
+    bad = [line for line in done.stderr.splitlines() if line.startswith("heed: line ")]
+    assert [line.split()[2] for line in bad] == ["6", "7", "9"]
+    assert bad[1].startswith(seventh)
+    targets = (tmp_path / "w.txt.out").read_text().splitlines()
+    assert targets == ["HH IY1 D"] * 5 + ["", "", "AE1 K S", ""]
+
+
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_lines_before_one_that_is_too_much_are_printed(heed, server, place):
+    lines = ["ax"] * 8
+    lines[place] = "a" * BODY_LIMIT
+    done = heed("decode", "--url", server, stdin="\n".join(lines))
+    assert (done.exit_code, done.stdout) == (1, "AE1 K S\n" * place)
+    assert done.stderr.startswith(f"heed: line {place + 1} is too much for one request: ")
+    pairs = "".join(f"{line}\tAE1\n" for line in lines)
+    assert (
+        f"heed: line {place + 1} is too much" in heed("score", "--url", server, stdin=pairs).stderr
+    )
+
+
+@pytest.mark.parametrize("texts", [["7"], ["ax", "7", "7"], ["7", "ax", "ax", "é", "7"]])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_bad_texts_of_halves_are_named_by_their_places(heed, server, monkeypatch, texts, as_json):
+    """As if a request could have only one text."""
+    asked = ["decode", *texts, "--partial", *["--json"] * as_json]
+    expected, post = heed(*asked), Heed.post
+
+    def post_one(client, path, accept, **body):
+        if len(body["source"]) > 1:
+            raise Refusal({"status": 413, "code": "too_large", "detail": "too many", "errors": []})
+        return post(client, path, accept, **body)
+
+    monkeypatch.setattr(Heed, "post", post_one)
+    found = heed(*asked, "--url", server)
+    assert (found.exit_code, found.stderr) == (expected.exit_code, expected.stderr)
+    if not as_json:
+        assert found.stdout == expected.stdout
+        return
+    found, expected = (json.loads(each.stdout)["results"] for each in (found, expected))
+    for result, right in zip(found, expected, strict=True):
+        for name in ("detail", "errors", "status", "code"):
+            assert result.get("problem", {}).get(name) == right.get("problem", {}).get(name)
+
+
+@pytest.mark.parametrize("texts", [["a"], ["b", "a"], ["a", "a", "b"]])
+def test_json_names_a_text_that_is_too_much(heed, texts):
+    class Small(Handler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if '"a"' in body.decode() or len(json.loads(body)["source"]) > 1:
+                return self.send_problem(413)
+            results = [{"hypotheses": [{"text": "B"}]}]
+            usage = {"source_tokens": 1, "target_tokens": 1}
+            return self.send(200, {"model": "small", "results": results, "usage": usage})
+
+    with running() as service:
+        service.RequestHandlerClass = Small
+        done = heed("decode", *texts, "--url", service.url, "--json", "--partial")
+    answered = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert answered["usage"]["source_tokens"] == texts.count("b")
+    assert ("b" in texts) == (answered.get("model") == "small")
+    for place, (text, result) in enumerate(zip(texts, answered["results"], strict=True)):
+        if text == "b":
+            assert result == {"hypotheses": [{"text": "B"}]}
+        else:
+            (error,) = result["problem"]["errors"]
+            assert error["pointer"] == f"/source/{place}"
+            assert result["problem"]["detail"] == (
+                f"/source/{place} is too much for one request: not now"
+            )
+            assert f"source {place + 1} is too much for one request: not now" in done.stderr
 
 
 def test_a_key_and_a_model(heed, protocol_server, monkeypatch):
