@@ -16,6 +16,8 @@ from typing_extensions import Unpack
 
 CELL = '<td title="{:.3f}" style="min-width: 1.5em; background: rgb(68 1 84 / {:.3f})"></td>'
 
+SENT = {"Content-Type": "application/json"}  # httpx2's json refuses what only JSON's escapes hold
+
 Source = str | Sequence[str] | Sequence[Sequence[int]]
 Kind = Literal["encoder", "decoder", "cross"]
 Reduction = Literal["none", "mean", "max"]
@@ -103,6 +105,10 @@ class Refusal(Exception):
     def __init__(self, problem: Mapping[str, Any]) -> None:
         super().__init__("{status} {code}: {detail}".format(**problem))
         self.problem = problem
+
+
+class BadKey(ValueError):
+    """An API key that no request can carry. Its message does not hold the key."""
 
 
 class Part:
@@ -288,10 +294,16 @@ class Event(NamedTuple):
 
 class Heed(ExitStack):
     """A service. Make one for all requests and threads: connections stay open until `close`. If it
-    is busy, all but streams ask three times. Methods raise Refusal, or else httpx2's errors."""
+    is busy, all but streams ask three times. Methods raise Refusal, or else httpx2's errors; a key
+    that no header can hold raises BadKey."""
 
     def __init__(self, url: str = "http://127.0.0.1:8000", key: str | None = None) -> None:
         super().__init__()
+        if key and not all("!" <= each <= "~" for each in key):
+            raise BadKey(
+                "the API key has a character that a header cannot hold: give only ASCII characters,"
+                " without spaces and line ends"
+            )
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = self.enter_context(httpx2.Client(base_url=url, headers=headers, timeout=65.0))
 
@@ -303,8 +315,10 @@ class Heed(ExitStack):
         return [Result.read(each) for each in answer.json()["results"]]
 
     def stream(self, source: Source, **options: Unpack[DecodeOptions]) -> Iterator[Event]:
-        body = {"source": source, "stream": True, **options}
-        with self._http.sse("/v1/decode", method="POST", json=body, max_event_size=None) as events:
+        content = json.dumps({"source": source, "stream": True, **options})
+        with self._http.sse(
+            "/v1/decode", method="POST", content=content, headers=SENT, max_event_size=None
+        ) as events:
             checked(events.response)
             for event in events:
                 data: dict[str, Any] = json.loads(event.data)
@@ -344,7 +358,7 @@ class Heed(ExitStack):
 
     def post(self, path: str, accept: str = "application/json", **body: Any) -> httpx2.Response:
         """Return an answer as it was sent."""
-        headers, content = {"Accept": accept, "Content-Type": "application/json"}, json.dumps(body)
+        headers, content = {"Accept": accept, **SENT}, json.dumps(body)
         answer = self._http.post(path, content=content, headers=headers)
         for _ in range(2):
             if answer.status_code in (429, 503):

@@ -11,7 +11,7 @@ from typing import Any
 
 from httpx2 import HTTPStatusError, InvalidURL, TransportError
 
-from service.client import Heed, Refusal
+from service.client import BadKey, Heed, Refusal
 from service.command.errors import error_of
 from service.errors import StartupError
 from service.formats.json import JSON, Document
@@ -70,7 +70,10 @@ class RemoteModel:
 async def open_remote(url: str, name: str | None) -> AsyncGenerator[RemoteModel]:
     """Open a model of the service at a URL, by the key HEED_API_KEY if there is one."""
     with translated(url):
-        client = Heed(url, os.environ.get(CLIENT_KEY))
+        try:
+            client = Heed(url, os.environ.get(CLIENT_KEY))
+        except BadKey as error:
+            raise StartupError(f"{CLIENT_KEY}: {error}") from None
     with client:
         model = RemoteModel(url, name, client)
         await model.find()

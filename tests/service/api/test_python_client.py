@@ -83,6 +83,34 @@ def test_a_stream_ends_with_the_results(heed, options):
     assert not any(each.results for each in events)
 
 
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        ("half \ud83d", {}),
+        (["heed", "\udc80"], {}),
+        ("heed", {"stop": ["\ud800"]}),
+        ("heed", {"temperature": float("nan")}),
+        ("heed", {"length_penalty": float("-inf")}),
+    ],
+)
+def test_a_stream_is_refused_as_a_decoding_is(heed, source, options):
+    """What Python's JSON can write and httpx2's cannot."""
+    refusals = []
+    for ask in (heed.decode, heed.stream):
+        with pytest.raises(Refusal) as refused:
+            [*ask(source, **options)]
+        refusals.append({**refused.value.problem, "request_id": None})
+    assert refusals[0] == refusals[1]
+
+
+@pytest.mark.parametrize("key", ["ü", "line\n", "a\rb", "a b", "nul\0", "日本"])
+def test_a_key_that_no_header_holds_is_refused_without_telling_it(server, key):
+    key = f"secret{key}"
+    with pytest.raises(ValueError, match="the API key has a character that a header") as refused:
+        Heed(server, key)
+    assert "secret" not in str(refused.value)
+
+
 @pytest.mark.parametrize("target", [None, ["HH IY1 D", "R EH1 D"]])
 def test_attention_is_an_array_for_each_kind(heed, ask, target):
     source = ["heed", "read"]

@@ -268,6 +268,17 @@ def test_a_key_and_a_model(heed, protocol_server, monkeypatch):
     assert heed(*arguments, "--model", "g2p-en").stdout == "N AY1 T\n"
 
 
+@pytest.mark.parametrize("key", ["secret\n", "secret key", "secré", "sec\tret"])
+def test_a_key_that_no_header_holds_is_refused_without_telling_it(heed, monkeypatch, key):
+    monkeypatch.setenv("HEED_API_KEY", key)
+    refused = heed("decode", "knight", "--url", "http://127.0.0.1:1")
+    assert refused.exit_code == 1
+    assert refused.output == (
+        "heed: HEED_API_KEY: the API key has a character that a header cannot hold: give only ASCII"
+        " characters, without spaces and line ends\n"
+    )
+
+
 @pytest.mark.parametrize("answer", [{}, [], {"models": 1}, "a page"])
 def test_an_address_of_another_service_is_refused_at_once(heed, monkeypatch, answer):
     monkeypatch.setattr(Handler, "do_GET", lambda handler: handler.send(200, answer))
