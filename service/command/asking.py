@@ -126,8 +126,9 @@ async def decode_batch(
 ) -> Decoded:
     """Return the answer for these texts. Errors count them from the first one, or `before`
     others."""
+    plain = [*map(str, texts)]  # pydantic loses a JsonSource with half a surrogate pair
     try:
-        document = await ask_in_parts(model, "/v1/decode", {"source": texts, **options})
+        document = await ask_in_parts(model, "/v1/decode", {"source": plain, **options})
     except HeedError as error:
         raise place_among(error, before) from None
     errors = {
