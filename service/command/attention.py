@@ -121,6 +121,8 @@ def show_answer(
 ) -> None:
     """Write the answer to a file, or print it: as JSON, or as the text of its only result."""
     media_type = SUFFIXES[output.suffix.lower()] if output else JSON
+    if media_type != JSON and not to_text:
+        raise click.UsageError("give an --output that ends in .json, or leave out --json")
     with reported():
         answer = asyncio.run(ask(path, body, place, media_type))
         if output:

@@ -174,6 +174,8 @@ def check_output(output: Path | None, options: dict[str, Any], as_json: bool) ->
         raise click.UsageError(f"{flag} needs --json, or an --output that ends in .jsonl")
     if not output:
         return
+    if as_json:
+        raise click.UsageError("give an --output that ends in .jsonl, or leave out --json")
     if options.get("num_hypotheses", 1) > 1:
         raise click.UsageError("several hypotheses need an --output that ends in .jsonl")
     if options.get("source_final") is False:

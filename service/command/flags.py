@@ -175,11 +175,17 @@ class GlossaryFile(click.ParamType[Any]):
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError:
             self.fail(f"{path} is not UTF-8", param, ctx)
-        pairs = [line.split("\t") for line in lines if line]
-        if wrong := next((pair for pair in pairs if len(pair) != 2), None):
-            line = "\t".join(wrong)
-            self.fail(f"{path} has the line {line!r}: give a word, a tab, its target", param, ctx)
-        return dict(pairs)
+        entries = dict[str, str]()
+        for line in filter(None, lines):
+            word, *targets = line.split("\t")
+            if len(targets) != 1:
+                advice = "give a word, a tab, its target"
+                self.fail(f"{path} has the line {line!r}: {advice}", param, ctx)
+            if word in entries:
+                advice = "give each word once"
+                self.fail(f"{path} repeats a word in the line {line!r}: {advice}", param, ctx)
+            entries[word] = targets[0]
+        return entries
 
 
 REPEATED = object()  # texts, by a flag that may be given several times
@@ -265,6 +271,8 @@ bundle_flag = click.option(
 
 
 def check_url(_: click.Context, __: click.Parameter, url: str | None) -> str | None:
+    if url == "":
+        raise click.BadParameter("it is empty: give an address such as http://localhost:8000")
     if url and not url.lower().startswith(("http://", "https://")):
         address = url.rpartition("://")[2]
         raise click.BadParameter(f"{url} has no http:// before it: give http://{address}")

@@ -231,6 +231,8 @@ def test_every_field_of_a_request_has_a_flag():
         (["decode", "ax", "--bundle", ROOT], "is not a bundle"),
         (["decode", "ax", "--bundle", ROOT, "--url", "http://a"], "give --bundle or --url"),
         (["score", "ax", "AE1", "--model", "a"], "--model chooses a model of a service"),
+        (["decode", "ax", "--url", ""], "it is empty: give an address such as http://localhost"),
+        (["attention", "ax", "--url", ""], "it is empty: give an address such as http://localhost"),
         (["attention", "ax", "--url", "a:1"], "a:1 has no http:// before it: give http://a:1"),
         (["decode", "ax", "--url", "ftp://a"], "ftp://a has no http:// before it: give http://a"),
         (["serve", "nothing"], f"heed: nothing does not exist: {TAKES}"),
@@ -277,6 +279,39 @@ def test_score_reads_pairs(heed, post):
     found = heed("score", stdin="ax\tAE1 K S\nheed\tHH IY1 D\n").stdout.splitlines()
     sums = [float(line.split("\t")[0]) for line in found]
     assert sums == pytest.approx([each["sum"] for each in answered["results"]], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        ("read\tEH1\nread\tIY1\n", "read\tIY1"),
+        ("a\tAH0\nread\tEH1\n\nread\tEH1", "read\tEH1"),
+    ],
+)
+def test_a_repeated_word_of_a_glossary_is_refused(heed, tmp_path, lines, wrong):
+    (tmp_path / "glossary.tsv").write_text(lines)
+    refused = heed("decode", "read", "--glossary", tmp_path / "glossary.tsv")
+    assert refused.exit_code == 2
+    said = f"repeats a word in the line {wrong!r}: give each word once"
+    assert said in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "end"),
+    [
+        (["attention", "ax", "-o", "a.png"], ".json,"),
+        (["attribution", "ax", "-o", "a.NPZ"], ".json,"),
+        (["decode", "--output", "a.tsv"], ".jsonl,"),
+    ],
+)
+def test_json_and_a_file_of_another_format_are_refused(heed, tmp_path, monkeypatch, arguments, end):
+    monkeypatch.chdir(tmp_path)
+    refused = heed(*arguments, "--json", stdin="ax\n")
+    assert (refused.exit_code, [*tmp_path.iterdir()]) == (2, [])
+    assert f"give an --output that ends in {end} or leave out --json" in refused.stderr
+    *_, name = arguments
+    written = heed(*arguments[:-1], Path(name).with_suffix(end[:-1]), "--json", stdin="ax\n")
+    assert (written.exit_code, written.stdout) == (0, "")
 
 
 @pytest.mark.parametrize(
