@@ -21,8 +21,6 @@ IN_FLAGS = {  # words for requests, and for commands
     "so send a list of words": "so give each word by itself",
     "send only": "give only",
 }
-ESCAPED = ("half a surrogate pair", "a surrogate escape without its other half")  # in .jsonl
-ESCAPES = "heed.escapes"  # in the context of a command: the places of texts that have one
 LINES = "heed.lines"  # in the context of a command: its texts are lines
 BEFORE = "set|omit|raise|lower|use|with|or|and"  # words before the name of a field in errors
 
@@ -58,19 +56,11 @@ def describe_os(error: OSError) -> str:
 
 def describe(error: HeedError) -> str:
     """Return what is wrong with flags and texts, which are counted from 1."""
-    named = error.change_faults(name_place)
+    named = error.change_faults(lambda fault: Fault(place_of(fault.pointer), fault.detail))
     text = named.detail + error.advice
     for request, command in IN_FLAGS.items():
         text = text.replace(request, command)
     return name_flags(text)
-
-
-def name_place(fault: Fault) -> Fault:
-    """Return a fault with its line, text or flag, and with an escape of JSON called so."""
-    context, text = click.get_current_context(silent=True), text_at(fault.pointer)
-    escaped = context is not None and text and text[1] in context.meta.get(ESCAPES, ())
-    detail = fault.detail.replace(*ESCAPED) if escaped else fault.detail
-    return Fault(place_of(fault.pointer), detail)
 
 
 def name_flags(text: str) -> str:
@@ -164,10 +154,3 @@ def count_lines() -> None:
     """Call the texts of the command that is running, if one is, lines from here on."""
     if context := click.get_current_context(silent=True):
         context.meta[LINES] = True
-
-
-def note_escape(place: int) -> None:
-    """Remember, for the command that is running, if one is, that the half of a surrogate pair in
-    this text is an escape."""
-    if context := click.get_current_context(silent=True):
-        context.meta.setdefault(ESCAPES, set()).add(place)

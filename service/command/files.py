@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -24,13 +23,12 @@ from typing import Any, BinaryIO, TextIO
 import click
 
 from service.command.asking import AnyModel, Decoded, decode_in_order, open_model, tell
-from service.command.errors import count_lines, describe, note_escape, report
+from service.command.errors import count_lines, describe, report
 from service.command.flags import ModelPlace, real_file
 from service.errors import StartupError
 from service.formats.json import Document, to_json
 from service.memory import collect_rarely
 
-SURROGATE = re.compile("[\ud800-\udfff]")
 COMPARED = 256  # lines of standard input that tell whether it is the same
 TOGETHER = 3  # batches in the engine
 REPORT_EVERY = 10.0  # seconds, where standard error is not a terminal
@@ -87,7 +85,7 @@ def open_texts(file: Path | None) -> Generator[Iterator[str]]:
         if kind == ".tsv":
             yield (line.partition("\t")[0] for line in lines)
         elif kind == ".jsonl":
-            yield (read_json_line(line, f"{file}:{i + 1}", i) for i, line in enumerate(lines))
+            yield (read_json_line(line, f"{file}:{i}") for i, line in enumerate(lines, 1))
         else:
             yield lines
 
@@ -99,7 +97,7 @@ class JsonSource(str):
     others: dict[str, Any]
 
 
-def read_json_line(line: str, name: str, place: int) -> str:
+def read_json_line(line: str, place: str) -> str:
     """Return a JSON text, or the `source` of a JSON object as JsonSource. Raise StartupError."""
     try:
         value: Any = json.loads(line)
@@ -107,9 +105,7 @@ def read_json_line(line: str, name: str, place: int) -> str:
         value = None
     text = value.get("source") if isinstance(value, dict) else value
     if not isinstance(text, str):
-        raise StartupError(f"{name} is not a JSON text, nor an object with a text as source")
-    if SURROGATE.search(text) and not SURROGATE.search(line):  # else it is a byte
-        note_escape(place)
+        raise StartupError(f"{place} is not a JSON text, nor an object with a text as source")
     if isinstance(value, dict):
         text = JsonSource(text)
         text.others = {name: value[name] for name in value if name not in ANSWER}

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import os
 import re
 from collections.abc import Callable, Collection, Sequence
 
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.errors import StartupError, Unauthorized
 from service.http.messages.prefix import path_of
 from service.settings.settings import Settings
+from service.settings.variables import CLIENT_KEY
 
 KEY_FORM = re.compile(r"[\x21-\x7e]{16,}")  # without white space, which ends a header's key
 # Names in the OpenAPI document
@@ -22,7 +24,8 @@ def read_keys(settings: Settings) -> list[str]:
     """Return the keys of the settings, none if both are left out.
 
     Raise StartupError for a file that cannot be read, for no key where one is meant, and for a key
-    that is short or no header could carry. No message holds a key.
+    that is short or no header could carry, or for the key of a client in the place of one. No
+    message holds a key.
     """
     keys = list[str]()
     if settings.api_keys is not None:
@@ -35,6 +38,11 @@ def read_keys(settings: Settings) -> list[str]:
             detail = f"{path} cannot be read ({error.strerror}): change HEED_API_KEYS_FILE"
             raise StartupError(detail) from error
         keys += accept_keys(str(path), lines)
+    if not keys and CLIENT_KEY in os.environ:
+        raise StartupError(
+            f"{CLIENT_KEY} is a key of clients and would protect nothing: set HEED_API_KEYS to it,"
+            " or unset it to serve without keys"
+        )
     return keys
 
 

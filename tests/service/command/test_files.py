@@ -270,24 +270,21 @@ def test_half_a_surrogate_pair_in_json_is_a_bad_line(heed, tmp_path, output):
 
 
 @pytest.mark.parametrize("output", [[], ["--output", "t.jsonl"]])
-def test_an_escape_and_a_byte_are_told_apart_in_json(heed, tmp_path, monkeypatch, output):
+def test_half_a_character_in_an_object_is_a_bad_line(heed, tmp_path, monkeypatch, output):
+    """Both halves together are one character."""
     monkeypatch.chdir(tmp_path)
-    escape, byte = "a surrogate escape without its other half", "a byte that is not UTF-8"
+    half = "a byte that is not UTF-8 at offset"
     lines = {
-        rb'"ax"': "",
-        rb'"\ud800"': f"{escape} at offset 0",
-        b'"\xff"': f"{byte} at offset 0",
-        rb'{"source": "ax\udcff"}': f"{escape} at offset 2",
-        b'{"source": "\xff", "id": 1}': f"{byte} at offset 0",
+        b'"ax"': "",
+        rb'{"source": "ax\udcff"}': f"{half} 2",
+        b'{"source": "\xff", "id": 1}': f"{half} 0",
         rb'"\ud83d\ude00"': "'\U0001f600' at offset 0",
     }
     Path("w.jsonl").write_bytes(b"\n".join(lines))
     done = heed("decode", "--input", "w.jsonl", *output, "--partial")
     assert done.exit_code == 1
-    for number, (line, said) in enumerate(lines.items(), 1):
+    for number, said in enumerate(lines.values(), 1):
         assert (f"heed: line {number} has {said}" in done.stderr) == bool(said)
-        Path("w.jsonl").write_bytes(line)
-        assert not said or f"heed: line 1 has {said}" in heed("decode", "--input", "w.jsonl").stderr
 
 
 @pytest.mark.parametrize(

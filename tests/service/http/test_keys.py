@@ -102,6 +102,15 @@ def test_without_keys_all_is_open():
     assert read_keys(Settings()) == []
 
 
+def test_the_key_of_a_client_does_not_pass_for_one_of_the_service(monkeypatch):
+    """Who mistypes HEED_API_KEYS would serve without keys."""
+    monkeypatch.setenv("HEED_API_KEY", FIRST)
+    with pytest.raises(StartupError, match="set HEED_API_KEYS to it") as refused:
+        read_keys(Settings())
+    assert FIRST not in str(refused.value)
+    assert read_keys(Settings(api_keys=SECOND)) == [SECOND]
+
+
 @pytest.mark.parametrize("text", ["", " , ", "short", f"{FIRST},short", f"a {FIRST}", "ñ" * 16])
 @pytest.mark.parametrize("in_file", [False, True])
 def test_keys_that_protect_nothing_stop_the_start(tmp_path, text, in_file):
