@@ -59,6 +59,11 @@ def test_only_languages_of_the_model_are_detected(codes, code, text):
     assert Detector(codes).detect(texts[text])[0].language == code
 
 
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_single_language_is_not_detected_but_taken(text):
+    assert Detector(["xx", "fr"]).detect(TEXTS[text]) == [("fr", 0.0)]
+
+
 @pytest.mark.parametrize(("codes", "code"), [(["fr", "en"], "en"), (["fr", "de"], "fr")])
 def test_of_a_text_without_letters_nothing_is_detected(codes, code):
     assert Detector(codes).detect("12 * 3 = 36") == [(code, 0.0)]

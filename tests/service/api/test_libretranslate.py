@@ -12,6 +12,8 @@ import httpx2
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
+from service.api.protocols.libretranslate.routes import name_format
+from service.errors import Fault
 from tests.conftest import ALIGNMENT, KEY, edit_manifest, opened, sender
 
 TAG = re.compile("<[^>]*>")
@@ -241,6 +243,11 @@ def test_what_is_wrong_with_a_body_is_said(http, content_type, content, part):
             "q/1 (in the text 'hello word', where offsets count) has 'word' at offset 6",
         ),
         ({"q": ["hello"] * 257}, "splits into more than 256 sentences"),
+        (
+            {"q": ["hello"] * 256, "alternatives": 63},
+            "this request takes 16384 rows (sources, or their sentences, times beams or samples)"
+            " and the limit is 4096: send less",
+        ),
         ({"q": "hello", "format": "pdf"}, "format must be 'text' or 'html'"),
         ({"q": "hello", "alternatives": 64}, "alternatives must be at most 63"),
         ({"q": "hello", "formt": "html"}, "formt is not a field: did you mean format?"),
@@ -253,6 +260,13 @@ def test_wrong_fields_are_named(translate, fields, part):
     status, document = translate(**fields)
     assert (status, list(document)) == (400, ["error"])
     assert part in document["error"]
+
+
+def test_a_limit_of_tokens_is_one_of_texts():
+    """There is no field for tokens."""
+    given = Fault("/max_new_tokens", 'may take 9 bytes and the limit is 8: "max_new_tokens": 3')
+    expected = "q may take 9 bytes and the limit is 8: send fewer, or lower alternatives"
+    assert name_format(given).sentence == expected
 
 
 def test_texts_without_letters_stay_and_half_a_surrogate_pair_is_refused(translate, http):

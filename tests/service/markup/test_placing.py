@@ -227,6 +227,12 @@ def test_texts_of_xml_are_those_with_text_beside_their_elements(source, texts):
         ("a\r\r\r<b", "line 4, column 3): close each tag"),
         ("a\r\n\r<b>\r&", "line 4, column 2)"),
         ("a&nbsp;b", "undefined entity at line 1, column 2): write the character or its number"),
+        ("<a b=1>c</a>", "column 6): close each tag, quote the values of attributes, and write"),
+        ("<a><![CDATA[b</a>", "column 18): close it by ]]>"),
+        (" <?xml version='1.0'?><a/>", "column 2): remove what stands before the declaration"),
+        ("<?xml?><a/>", "column 6): write <?xml version"),
+        ("<?xml version='1.0'?><a/><b/>", "column 26): put one element around all"),
+        ("<?xml version='1.0'?>text", "column 22): begin with an element"),
         ("<a b='1' b='2'/>", "duplicate attribute at line 1, column 10): keep one of them"),
     ],
 )

@@ -47,18 +47,20 @@ class Detector:
         for code, name in names.items():
             if name is not None:
                 self._codes.setdefault(every[name.upper()], code)
-        self._fallback = next((code for code, name in names.items() if name == "en"), codes[0])
+        first = next(iter(self._codes.values()), codes[0])
+        self._fallback = next((code for code, name in names.items() if name == "en"), first)
         # lingua reads a model at its first use, and keeps the interpreter's lock meanwhile: for all
         # languages at once a second, one by one at most 50 ms.
         for language in self._codes:
             for name, text in PROBES.items():
                 if language != every[name]:
                     open_detector([language, every[name]]).compute_language_confidence_values(text)
-        self._library = open_detector(self._codes) if self._codes else None
+        # Of a single language the library is certain or knows nothing
+        self._library = open_detector(self._codes) if len(self._codes) > 1 else None
 
     def detect(self, text: str) -> list[Detected]:
-        """Return the most probable languages, best first. If there is none, such as for digits,
-        return English, or else the first language, with no confidence."""
+        """Return the most probable languages, best first. If there is none, such as for digits, or
+        no choice, return English, or else the first language, with no confidence."""
         values = self._library.compute_language_confidence_values(text) if self._library else []
         found = [
             Detected(self._codes[each.language], round(100 * each.value, 1))

@@ -201,7 +201,11 @@ def check_key(call: Call, given: str | None) -> None:
 
 
 def name_format(fault: Fault) -> Fault:
-    """Return a fault of our field for markup as one of format."""
+    """Return a fault of our field for markup as one of format, and of the most tokens, which is no
+    field here, as one of the texts."""
+    if fault.pointer == "/max_new_tokens":
+        why = fault.detail.partition(":")[0]
+        return replace(fault, pointer="/q", detail=f"{why}: send fewer, or lower alternatives")
     return replace(fault, pointer="/format") if fault.pointer == "/markup" else fault
 
 
