@@ -156,7 +156,7 @@ def is_standard_output(path: Path) -> bool:
 
 
 def real_file(path: Path) -> Path:
-    """Return the file that a link leads to, or the path itself if it is no link."""
+    """Return the file that a link leads to, or the path itself if it is not a link."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 

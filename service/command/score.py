@@ -53,7 +53,7 @@ def score(text: str | None, target: str | None, as_json: bool, **values: Any) ->
 
 
 def read_pair_lines() -> list[tuple[str, str]]:
-    """Return the pairs of standard input. Raise UsageError for a line that is no pair, and
+    """Return the pairs of standard input. Raise UsageError for a line that is not a pair, and
     StartupError if there is no line."""
     pairs: list[tuple[str, str]] = []
     count_lines()
