@@ -18,6 +18,7 @@ import { download } from "./export.js";
 import { offerLanguages } from "./languages.js";
 import { asksFor, fillForm, unmet } from "./link.js";
 import { offer, pickPlace, selectionOf } from "./pickers.js";
+import { hasProblem, note, tell } from "./problems.js";
 import { clearReading, showContrast, showWords } from "./reading.js";
 import { explain } from "./refusals.js";
 import { leastCertain, showAlternatives, showHypotheses, whatIf } from "./result.js";
@@ -126,7 +127,7 @@ async function showDecoding({ keepStep = false } = {}) {
   $("beams").textContent = noteOnBeams(controls, pickedModel().decoding);
   if (!controls.source.value.trim()) return clear();
   form.ariaBusy = "true";
-  await attempt(async () => {
+  await attempt("decoding", async () => {
     checkNumbers(controls);
     const { decoding, limits } = pickedModel();
     if (controls.split.checked) return showDocument({ ...request, split: "sentences" }, signal);
@@ -141,8 +142,10 @@ async function showDecoding({ keepStep = false } = {}) {
     const index = Math.min(Number(wanted.get("hypothesis")) || 0, last);
     const step = wanted.get("step") ?? (keepStep ? Number(controls.step.value) : undefined);
     wanted = new URLSearchParams();
+    say("decoding", "");
     await showHypothesis(index, step);
-    await showWithout(decoded, prefix().length, signal);
+    signal.throwIfAborted(); // the source may be gone
+    await attempt("heads", () => showWithout(decoded, prefix().length, signal));
   });
 }
 
@@ -163,10 +166,9 @@ async function showDocument(request, signal) {
 }
 
 async function showHypothesis(index, step) {
-  const pick = (i, j) => (i === index ? goTo(j) : attempt(() => showHypothesis(i, j)));
+  const pick = (i, j) => (i === index ? goTo(j) : showHypothesis(i, j));
   const options = { chosen: index, given: prefix().length, point: pointAtToken, pick };
   showHypotheses($("hypotheses").lastElementChild, decoded.hypotheses, options);
-  say("");
   await choose(step);
 }
 
@@ -174,6 +176,7 @@ async function showHypothesis(index, step) {
 async function choose(step = leastCertain(chosen(), specialIds(pickedModel().config))) {
   const { tokens } = chosen();
   showAnswer(pickedModel(), decoded.request.source, chosen());
+  $("answer").hidden = hasProblem("decoding");
   $("branch").hidden = prefix().length === 0;
   $("branch-name").replaceChildren(...whatIf(tokens.slice(0, prefix().length)));
   $("attention").hidden = false;
@@ -216,6 +219,7 @@ function goTo(step) {
   controls.step.value = step; // a slider keeps to its range
   showStep();
   keepInAddressSoon(form);
+  if (hasProblem("attention")) showWeights();
 }
 
 /** Decodes again with another token at a step; Back returns. */
@@ -247,11 +251,13 @@ function attentionRequest() {
 
 async function showWeights() {
   if (pickedModel().attention.length === 0) return;
+  nameSwitch(controls, pickedModel(), pickedPlace());
   const choices = { pick: drillInto, onStep: goTo, isOff: (place) => isOff(controls, place) };
   const { sourceTokens } = decoded;
-  view = await showAttention(targetRequest(), sourceTokens, controls, pickedModel(), choices);
-  nameSwitch(controls, pickedModel(), pickedPlace());
-  stepView();
+  await attempt("attention", async () => {
+    view = await showAttention(targetRequest(), sourceTokens, controls, pickedModel(), choices);
+    stepView();
+  });
 }
 
 const pickedPlace = () => placeOf(selectionOf(controls), controls, pickedModel());
@@ -280,7 +286,7 @@ async function drillInto(place) {
 async function changeSelection() {
   offer(controls, pickedModel());
   keepInAddressSoon(form);
-  await attempt(showWeights);
+  await showWeights();
 }
 
 function pointAtToken(index) {
@@ -294,28 +300,32 @@ async function switchModel() {
   await showDecoding();
 }
 
-/** Runs `work`, and shows its errors as sentences. The last result stays, dimmed, without its text. */
-async function attempt(work) {
+/** Runs `work`, and shows why it fails. The last result stays; it is dimmed, without its text, if
+ * that of the form cannot be decoded. */
+async function attempt(kind, work) {
   try {
     await work();
+    if (kind !== "decoding") say(kind, ""); // a decoding shows what it has before it ends
   } catch (error) {
     if (error.name === "AbortError") return;
-    say(error.message);
+    say(kind, error.message);
     const texts = (error.texts ?? []).map((source) => ({ source }));
-    offerTexts($("words"), texts, controls, decodeOffered);
+    if (kind === "decoding") offerTexts($("words"), texts, controls, decodeOffered);
   }
 }
 
-function say(problem) {
-  const stale = problem !== "" && decoded !== null;
-  const last = stale ? ` Still shown is the last good result, of “${decoded.request.source}”.` : "";
-  $("error").textContent = problem.replace(/[^.]$/, "$&.") + last;
-  $("words").replaceChildren();
-  $("sentences").hidden = true;
+function say(kind, problem) {
+  note(kind, problem);
+  const stale = hasProblem("decoding") && decoded !== null;
+  const last = stale && `Still shown is the last good result, of “${decoded.request.source}”.`;
+  $("error").textContent = tell(last);
   form.classList.toggle("stale", stale);
-  form.ariaBusy = "false";
+  if (kind !== "decoding") return;
   $("result").hidden = decoded === null;
   $("answer").hidden = stale || decoded === null; // below the new source it looks like its answer
+  $("words").replaceChildren();
+  $("sentences").hidden = true;
+  form.ariaBusy = "false";
 }
 
 function clear() {
@@ -323,7 +333,7 @@ function clear() {
   clearReading();
   decoded = null;
   $("attention").hidden = true;
-  say("");
+  ["attention", "heads", "decoding"].forEach((kind) => say(kind, ""));
 }
 
 function copyLink() {
@@ -335,15 +345,16 @@ function onClick(id, act) {
   $(id).addEventListener("click", async ({ target }) => {
     try {
       await act(target);
+      say("action", "");
     } catch (error) {
-      $("error").textContent = error.message; // what is shown is still good
+      say("action", error.message); // what is shown is still good
     }
   });
 }
 
 const reactions = {
   model: switchModel,
-  hypothesis: () => attempt(() => choose(Number(controls.step.value))),
+  hypothesis: () => choose(Number(controls.step.value)),
   step: ({ value }) => goTo(value),
   kind: changeSelection,
   layer: changeSelection,
@@ -381,4 +392,4 @@ addEventListener("popstate", () => restore());
 $("reading").addEventListener("toggle", readAnswer);
 $("playground").addEventListener("toggle", () => import("./playground.js"), { once: true });
 document.documentElement.classList.toggle("inside", window !== parent);
-const started = start().catch((error) => say(error.message));
+const started = start().catch((error) => say("decoding", error.message));

@@ -28,7 +28,7 @@ export async function showAttention(request, sourceTokens, controls, model, { pi
   const [all, reduced] = await Promise.all([
     small ? everyHead(request, selection.kinds, signal) : blank(controls, model),
     single && small ? null : ask(request, selection, signal),
-  ]);
+  ]).catch((error) => hide(error, request, signal));
   if (every?.asked !== all.asked || every.oneScale !== oneScale) {
     drawGrid(all, selection.kinds[0], { pick, oneScale, aligning: alignmentOf(controls, model) });
     $("aligning").textContent = selection.kinds[0] === "cross" ? sayAlignment(model) : "";
@@ -44,6 +44,14 @@ export async function showAttention(request, sourceTokens, controls, model, { pi
   every.grid.dim(isOff);
   shown = { asked, view: withGrid(view, block) };
   return shown.view;
+}
+
+/** Removes what is drawn, of another answer or choice, and throws why there is nothing else. */
+function hide(error, { source }, signal) {
+  signal.throwIfAborted();
+  every = shown = null;
+  for (const id of ["overview", "aligning", "weights"]) $(id).replaceChildren();
+  throw new Error(`The attention of “${source}” cannot be shown. ${error.message}`);
 }
 
 /** Lets the grid follow the steps of the view, if its rows were decoded. */
