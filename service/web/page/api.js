@@ -29,7 +29,7 @@ async function request(path, options = {}) {
   });
   if (response.ok) return response;
   if (response.status === 401) {
-    if (await askForKey()) return request(path, options);
+    if (await askForKey(headers)) return request(path, options);
     throw new Error("This service wants an API key. Reload the page to enter one.");
   }
   const problem = await response.json().catch(() => null); // a proxy's page is not a problem
