@@ -1,5 +1,7 @@
 """Heads that are switched off on the page."""
 
+import re
+
 import httpx2
 from playwright.sync_api import expect
 
@@ -51,6 +53,15 @@ def test_the_answer_of_all_heads_has_the_form_of_an_answer(visit, address):
     heads = ",".join(f"cross.{layer}.{head}" for layer in range(3) for head in range(4))
     page = visit(f"/#model=g2p-en&source=read&ablate={heads}")
     expect(page.locator("#without")).to_contain_text(f"with all heads “{whole[0]}”, log-prob")
+
+
+def test_heads_of_a_link_that_the_model_lacks_are_dropped_and_named(visit, address):
+    page = visit("/#model=g2p-en&source=heed&ablate=cross.9.0,encoder.0.1,decoder.0.4")
+    said = "The link switches off heads that are not here: cross.9.0, decoder.0.4."
+    expect(page.locator("#unmet")).to_have_text(said)
+    expect(page.locator("#without")).to_contain_text("1 head off.")
+    expect(page.locator("#error")).to_be_empty()
+    expect(page).to_have_url(re.compile(r"ablate=encoder\.0\.1(&|$)"))
 
 
 def test_a_link_keeps_the_heads_that_are_off(visit, address):

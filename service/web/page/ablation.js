@@ -1,6 +1,7 @@
 /** Heads that are switched off: a field of the form keeps them as "cross.2.1,encoder.0.3". */
 import { element } from "view/labels.js";
 import { decode } from "./decoding.js";
+import { sizesOf } from "./pickers.js";
 
 const $ = (id) => document.getElementById(id);
 const HEAD = /^(encoder|decoder|cross)\.\d+\.\d+$/;
@@ -14,6 +15,20 @@ export function ablationOf(controls, { ablation }) {
     return { kind, layer: Number(layer), heads: [Number(head)] };
   });
   return ablation && ablate.length > 0 ? { ablate } : {};
+}
+
+/** Forgets the heads of a link that the model lacks. Says which, or nothing, as texts. */
+export function dropMissing(controls, model) {
+  const missing = read(controls).filter((name) => !has(model, name));
+  if (missing.length === 0) return [];
+  controls.ablate.value = read(controls).filter((name) => has(model, name));
+  return [` The link switches off heads that are not here: ${missing.join(", ")}.`];
+}
+
+function has(model, name) {
+  const [kind, layer, head] = name.split(".");
+  const { depth, heads } = sizesOf({ kind: { value: kind } }, model);
+  return model.ablation && Number(layer) < depth && Number(head) < heads;
 }
 
 /** Returns whether all heads of a place {layers, heads} are off, of the picked kind. */

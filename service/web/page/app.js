@@ -2,7 +2,7 @@
  * The page: a form whose fields are named as the service names them. They are its whole state, and
  * are kept in the address; everything else on the page is what the service answered last.
  */
-import { ablationOf, isOff, nameSwitch, showWithout, toggle } from "./ablation.js";
+import { ablationOf, dropMissing, isOff, nameSwitch, showWithout, toggle } from "./ablation.js";
 import {
   addToHistory, beginAtAddress, goToAddress, keepInAddress, keepInAddressSoon, stateInAddress,
 } from "./address.js";
@@ -64,7 +64,7 @@ function restore({ starting = false } = {}) {
   if (decoded && decoded.request.model !== controls.model.value) clear();
   $("reading").open ||= controls.foil.value !== "";
   offerModel(wanted);
-  $("unmet").replaceChildren(...unmet(form, wanted));
+  $("unmet").replaceChildren(...unmet(form, wanted), ...dropMissing(controls, pickedModel()));
   const met = asksFor(controls, wanted);
   wantedRoot = met ? rootOf(requestNow()) : null;
   if (met) beginAtAddress(form);
