@@ -73,6 +73,21 @@ def test_an_exported_file_says_whether_its_numbers_are_norms(export, measure, sa
 
 
 @pytest.mark.parametrize("size", ["1280", "phone"])
+def test_numbers_of_a_table_stay_whole_and_scroll_in_their_box(show_diagonal, size):
+    page = show_diagonal(60, 60, viewport=SIZES[size])
+    page.locator(".table summary").click()
+    expect(page.locator(".table td:not(:empty)").first).to_be_visible()
+    script = """(cells) => cells.map((cell) => {
+      const range = document.createRange();
+      range.selectNodeContents(cell);
+      return range.getClientRects().length;
+    })"""
+    assert set(page.locator(".table td:not(:empty)").evaluate_all(script)) == {1}
+    assert page.locator(".table .box").evaluate("box => box.scrollWidth > box.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("size", ["1280", "phone"])
 @pytest.mark.parametrize("count", [10, 120])
 def test_labels_never_overlap_and_long_texts_scroll_in_their_box(show_diagonal, size, count):
     page = show_diagonal(count, count, viewport=SIZES[size])
