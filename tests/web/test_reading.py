@@ -101,6 +101,22 @@ def test_words_follow_the_hypothesis_the_branch_and_the_source(read, address):
     expect(buttons).to_have_count(0)
 
 
+def test_words_of_another_answer_go_when_there_are_none(read):
+    page = read("model=g2p-en&source=read", expected="503")
+
+    def refuse(route):
+        if "words" in route.request.post_data_json:
+            route.fulfill(status=503, json={"detail": "Too busy"})
+        else:
+            route.continue_()
+
+    page.route("**/v1/decode", refuse)
+    page.locator("#source").fill("heed")
+    expect(page.locator("#word-said")).to_have_text("Too busy")
+    expect(page.locator("#target-words button")).to_have_count(0)
+    expect(page.locator("#source-words")).to_be_empty()
+
+
 def test_closed_words_are_not_asked_for(visit):
     page = visit("about:blank")
     asked = []

@@ -14,6 +14,7 @@ const [foilSaid, foilTokens] = ["#foil-said", "#foil-tokens"].map(part);
 /** Shows the words of a hypothesis of the answer to `request`, which is decoded again for them. */
 export function showWords({ stream, top_log_probs, ...request }, hypothesis) {
   return attempt(said, "words", async (signal) => {
+    clear(source, words, said);
     const response = await post("v1/decode", { ...request, words: true }, JSON_TYPE, signal);
     const { words: found } = (await response.json()).results[0].hypotheses[hypothesis];
     const parts = showSource(request.source, found.flatMap((word) => word.source ?? []));
@@ -73,7 +74,7 @@ function sentence(word) {
 /** Shows the source tokens that speak for the target of `request`, and those that speak for `foil`. */
 export function showContrast({ ablate, ...request }, foil) {
   return attempt(foilSaid, "contrast", async (signal) => {
-    foilTokens.replaceChildren();
+    clear(foilSaid, foilTokens);
     if (!foil.trim()) return [];
     const body = { ...request, contrast: foil.trim() };
     const response = await post("v1/attribution", body, JSON_TYPE, signal).catch(explain(request));
@@ -125,5 +126,9 @@ async function attempt(node, name, work) {
 /** Removes what is shown, of an answer that is shown no longer. */
 export function clearReading() {
   ["words", "contrast"].forEach(latest);
-  [source, words, said, foilSaid, foilTokens].forEach((node) => node.replaceChildren());
+  clear(source, words, said, foilSaid, foilTokens);
+}
+
+function clear(...nodes) {
+  nodes.forEach((node) => node.replaceChildren());
 }
