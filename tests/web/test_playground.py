@@ -49,6 +49,12 @@ def test_attention_without_a_model(open_playground):
     expect(page.locator("#attend-error")).to_contain_text("values is not JSON")
 
 
+def test_the_width_has_a_name(open_playground):
+    page = open_playground()
+    width = page.get_by_role("slider", name=re.compile("^Width .*: the higher, the narrower"))
+    expect(width).to_have_attribute("id", "width")
+
+
 def test_an_edited_example_is_the_readers_own(open_playground):
     page = open_playground()
     example = page.get_by_label("Example")
