@@ -30,7 +30,8 @@ def test_each_sentence_of_a_document_can_be_opened(visit, address):
     expect(page.locator("#attention")).to_be_hidden()
     check_accessible(page)
 
-    page.locator("#sentences button").last.click()
+    page.locator("#sentences button").last.press("Enter")
+    expect(page.locator("#source")).to_be_focused()
     expect(page.locator("#output")).to_have_text(targets[2])
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", str(len("transformer")))
     expect(page.locator("#sentences")).to_be_hidden()

@@ -160,6 +160,7 @@ async function showDocument(request, signal) {
   showSentences($("sentences"), pairs, (source) => {
     controls.source.value = source;
     controls.split.checked = false;
+    controls.source.focus(); // the button that was pressed goes
     return decodeOffered();
   });
   keepInAddressSoon(form);
