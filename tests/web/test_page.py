@@ -121,6 +121,13 @@ def test_a_link_shows_the_same_again(page, visit):
     assert other.locator("#step-name").inner_text() == page.locator("#step-name").inner_text()
 
 
+@pytest.mark.parametrize(("hypothesis", "shown"), [("-1", 0), ("1.5", 1), ("9", 2), ("x", 0)])
+def test_a_link_to_a_hypothesis_that_is_not_there_shows_another(visit, hypothesis, shown):
+    page = visit(f"/#source=heed&beam_size=4&hypothesis={hypothesis}")
+    expect(page.locator("#hypotheses input").nth(shown)).to_be_checked()
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "4")
+
+
 @pytest.mark.parametrize(("scheme", "size"), [("light", "narrow"), ("dark", "1280")])
 def test_the_page_is_accessible_and_fits_the_screen(visit, scheme, size):
     """In each state. Long texts: test_60_letters_are_in_sight_and_legible."""

@@ -139,7 +139,7 @@ async function showDecoding({ keepStep = false } = {}) {
       decoded = { root, asked, ...answer };
     }
     const last = decoded.hypotheses.length - 1;
-    const index = Math.min(Number(wanted.get("hypothesis")) || 0, last);
+    const index = Math.max(0, Math.min(Math.trunc(wanted.get("hypothesis")) || 0, last));
     const step = wanted.get("step") ?? (keepStep ? Number(controls.step.value) : undefined);
     wanted = new URLSearchParams();
     say("decoding", "");
