@@ -72,6 +72,20 @@ def test_attention_that_fails_is_not_shown_as_that_of_another_kind(visit):
     expect(page.locator("#error")).to_be_empty()
 
 
+def test_the_playground_loads_when_it_is_opened_again(visit):
+    page = visit(expected="503")
+    recover = fail(page, "**/openapi.json")
+    summary = page.locator("#playground summary").first
+    summary.click()
+    said = page.locator("#playground-error")
+    expect(said).to_have_text("The examples cannot be loaded; open this again to retry. Too busy")
+    recover()
+    summary.click()
+    summary.click()
+    expect(page.locator("#picture svg")).to_be_visible()
+    expect(said).to_be_empty()
+
+
 def test_a_download_that_fails_is_forgotten_after_the_next_one(stale):
     said = stale.locator("#error").inner_text()
     recover = fail(stale, ATTENTION)

@@ -9,8 +9,9 @@ const controls = form.elements;
 const OWN = "own"; // the choice of example once a field is edited
 const NUMBERS = ["queries", "keys", "values", "truth", "valid_lengths"];
 
-const examples = await loadExamples();
+let examples; // of the reference
 let attended; // the last good request, or the first
+let begun = null; // the promise that the form is filled
 
 /** Loads the examples of the reference, so that their numbers are written once. */
 async function loadExamples() {
@@ -90,11 +91,6 @@ async function attempt(work) {
 }
 
 const update = debounce(() => attempt(attend), 60);
-$("example").replaceChildren(
-  ...examples.map(({ summary }, i) => new Option(summary, i)),
-  element("option", { value: OWN, textContent: "own numbers", disabled: true }),
-);
-$("example").value = examples.findIndex(({ value }) => value.mechanism === "gaussian");
 form.addEventListener("input", ({ target }) => {
   if (target.id === "example") fill(examples[target.value].value);
   else $("example").value = OWN;
@@ -102,8 +98,28 @@ form.addEventListener("input", ({ target }) => {
   update();
 });
 $("copy-curl-attend").addEventListener("click", () => copy(curl("v1/attend", attended)));
-fill(examples[$("example").value].value);
-attended = request();
-adapt();
-update();
-form.hidden = false; // until its numbers are there, nothing can be typed over
+
+/** Shows an example. If there is none, says why; the next call loads them again. */
+export function openPlayground() {
+  $("playground-error").textContent = "";
+  begun ??= begin().catch((error) => {
+    begun = null;
+    const again = "The examples cannot be loaded; open this again to retry.";
+    $("playground-error").textContent = `${again} ${error.message}`;
+  });
+}
+
+async function begin() {
+  examples = await loadExamples();
+  $("example").replaceChildren(
+    ...examples.map(({ summary }, i) => new Option(summary, i)),
+    element("option", { value: OWN, textContent: "own numbers", disabled: true }),
+  );
+  const first = examples.findIndex(({ value }) => value.mechanism === "gaussian");
+  $("example").value = first;
+  fill(examples[first].value);
+  attended = request();
+  adapt();
+  update();
+  form.hidden = false; // until its numbers are there, nothing can be typed over
+}
