@@ -86,6 +86,18 @@ def test_the_playground_loads_when_it_is_opened_again(visit):
     expect(said).to_be_empty()
 
 
+def test_a_start_without_models_can_be_tried_again(visit):
+    page = visit("about:blank", expected="status of")
+    recover = fail(page, "**/v1/models")
+    page.goto("/#source=heed")
+    expect(page.locator("#error")).to_have_text(
+        "The page cannot start; reload it to try again. Too busy."
+    )
+    recover()
+    page.reload()
+    expect(page.locator("#output")).to_have_text("HH IY1 D")
+
+
 def test_a_download_that_fails_is_forgotten_after_the_next_one(stale):
     said = stale.locator("#error").inner_text()
     recover = fail(stale, ATTENTION)

@@ -394,4 +394,5 @@ addEventListener("popstate", () => restore());
 $("reading").addEventListener("toggle", readAnswer);
 $("playground").addEventListener("toggle", ({ target }) => target.open && openPlayground());
 document.documentElement.classList.toggle("inside", window !== parent);
-const started = start().catch((error) => say("decoding", error.message));
+const started = start().catch(({ message }) =>
+  say("decoding", `The page cannot start; reload it to try again. ${message}`));
