@@ -55,6 +55,30 @@ def test_the_answer_of_all_heads_has_the_form_of_an_answer(visit, address):
     expect(page.locator("#without")).to_contain_text(f"with all heads “{whole[0]}”, log-prob")
 
 
+def test_an_answer_without_heads_stays_while_that_of_all_heads_fails(visit, address):
+    page = visit("/#model=g2p-en&source=heed&ablate=cross.2.0", expected="503")
+    said, error = page.locator("#without [role=status]"), page.locator("#error")
+    expect(said).to_contain_text("1 head off.")
+
+    def refuse(route):
+        if "ablate" in route.request.post_data_json:
+            route.continue_()
+        else:
+            route.fulfill(status=503, json={"detail": "Too busy"})
+
+    page.route("**/v1/decode", refuse)
+    page.locator("#source").fill("red")
+    expect(error).to_have_text("Too busy.")
+    without = decoded(address, source="red", ablate=[{**LAST, "heads": [0]}])
+    expect(page.locator("#output")).to_have_text(without[0])
+    expect(page.locator("#controls")).not_to_have_class("stale")
+    expect(said).to_be_empty()
+    page.unroute("**/v1/decode")
+    page.locator("#source").fill("heed")
+    expect(said).to_contain_text("1 head off.")
+    expect(error).to_be_empty()
+
+
 def test_heads_of_a_link_that_the_model_lacks_are_dropped_and_named(visit, address):
     page = visit("/#model=g2p-en&source=heed&ablate=cross.9.0,encoder.0.1,decoder.0.4")
     said = "The link switches off heads that are not here: cross.9.0, decoder.0.4."

@@ -59,6 +59,7 @@ export function nameSwitch(controls, { ablation }, { layers, heads }) {
 /** Says what the heads that are off change in an answer, `given` of whose tokens were given. */
 export async function showWithout({ request, hypotheses }, given, signal) {
   $("without").hidden = !request.ablate;
+  $("without").firstElementChild.replaceChildren();
   if (!request.ablate) return;
   const said = await compare(request, hypotheses[0], given, signal);
   $("without").firstElementChild.replaceChildren(...said);
