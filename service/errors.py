@@ -105,8 +105,11 @@ class HeedError(Exception):
         return error
 
     def change_faults(self, change: Callable[[Fault], Fault]) -> "HeedError":
-        """Return this error with its faults changed, or itself if it has none."""
-        return type(self).of([*map(change, self.faults)], self.more) if self.faults else self
+        """Return this error with its faults changed or, if it has none, with its detail changed as
+        that of a fault of the whole body."""
+        if not self.faults:
+            return type(self)(change(Fault("", self.detail)).detail)
+        return type(self).of([*map(change, self.faults)], self.more)
 
     def forget_frames(self) -> Self:
         """Return this error without its traceback and its causes. Their frames hold the work that

@@ -202,12 +202,11 @@ class Call(Request):
         limit = self.settings.max_rows
         rows = sum(entry.rows for entry in entries)
         if rows > limit:
-            error = TooLarge(
+            raise TooLarge(
                 f"this request takes {rows} rows (sources, or their sentences, times beams or"
-                f" samples) and the limit is {limit}: send less"
+                f" samples) and the limit is {limit}: send less, or lower beam_size or"
+                " num_hypotheses"
             )
-            error.advice = ", or lower beam_size or num_hypotheses"
-            raise error
         record = self.record
         if not record.submitted:  # else some of them are decoded again
             record.sources = len(entries)

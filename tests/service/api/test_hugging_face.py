@@ -294,6 +294,11 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
             "inputs/1 has '7' at offset 0",
         ),
         (PRONOUNCE, {"inputs": "a" * 99, "parameters": {}}, "inputs has 99 tokens; the limit is"),
+        (
+            PRONOUNCE,
+            {"inputs": ["a"] * 256, "parameters": {"num_beams": 17, "max_new_tokens": 1}},
+            "send less, or lower num_beams or num_return_sequences",
+        ),
         (PRONOUNCE, {"inputs": "a" * 99}, "shorten it, or set parameters/truncation to true"),
         (
             PRONOUNCE,

@@ -246,7 +246,7 @@ def test_what_is_wrong_with_a_body_is_said(http, content_type, content, part):
         (
             {"q": ["hello"] * 256, "alternatives": 63},
             "this request takes 16384 rows (sources, or their sentences, times beams or samples)"
-            " and the limit is 4096: send less",
+            " and the limit is 4096: send less, or lower alternatives",
         ),
         ({"q": "hello", "format": "pdf"}, "format must be 'text' or 'html'"),
         ({"q": "hello", "alternatives": 64}, "alternatives must be at most 63"),

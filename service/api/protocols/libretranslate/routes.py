@@ -66,6 +66,7 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
     return encode_json(document)
 
 
+ROW_OPTIONS = "beam_size or num_hypotheses"  # what `Call.submit` advises to lower
 ERRORS = ErrorForm(
     [
         *(TRANSLATE, DETECT, "/languages", "/frontend", "/health", "/spec"),
@@ -201,8 +202,10 @@ def check_key(call: Call, given: str | None) -> None:
 
 
 def name_format(fault: Fault) -> Fault:
-    """Return a fault of our field for markup as one of format, and of the most tokens, which is no
-    field here, as one of the texts."""
+    """Return a fault of our field for markup as one of format, and limits of fields that are not
+    here, of rows and tokens, as those of texts and their alternatives."""
+    if ROW_OPTIONS in fault.detail:
+        return replace(fault, detail=fault.detail.replace(ROW_OPTIONS, "alternatives"))
     if fault.pointer == "/max_new_tokens":
         why = fault.detail.partition(":")[0]
         return replace(fault, pointer="/q", detail=f"{why}: send fewer, or lower alternatives")
