@@ -42,7 +42,7 @@ VOID_NAME = re.compile(
     "|wbr"
 )
 TRANSLATED = ("alt", "aria-label", "placeholder", "title")  # attributes
-HIDDEN = "\ufdd0"  # no character, in the place of a reference, which no placeholder has
+HIDDEN = "\ufdd0"  # not a character: stands for &gt; where placeholders are looked for
 # Before a part of a document, whose first node would have the HTML of them all
 BEFORE_PART = "<!---->"
 DOCUMENT = re.compile(
