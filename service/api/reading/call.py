@@ -44,6 +44,7 @@ LARGE = 1 << 16  # the same: above it few may wait, since they hold much memory
 CLASSES = (SMALL, LARGE)  # largest sizes of two classes of work; a third has all above
 ENTRIES_AT_ONCE = 128  # entries of a part: where a request is refused, they were sent for nothing
 MOST_WAITING = 32  # requests that hold large bodies in memory while they wait for a core
+ROW_OPTIONS = "beam_size or num_hypotheses"  # that make a request take more rows
 
 ResultT = TypeVar("ResultT")
 Found = TypeVar("Found")
@@ -204,8 +205,7 @@ class Call(Request):
         if rows > limit:
             raise TooLarge(
                 f"this request takes {rows} rows (sources, or their sentences, times beams or"
-                f" samples) and the limit is {limit}: send less, or lower beam_size or"
-                " num_hypotheses"
+                f" samples) and the limit is {limit}: send less, or lower {ROW_OPTIONS}"
             )
         record = self.record
         if not record.submitted:  # else some of them are decoded again

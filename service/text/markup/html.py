@@ -1,7 +1,7 @@
 """Read HTML with Lexbor, which closes what was left open as browsers do it."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from service.errors import Invalid, TooLarge
@@ -48,7 +48,7 @@ BEFORE_PART = "<!---->"
 DOCUMENT = re.compile(
     r"(?>\s+|<!--.*?-->|<\?[^>]*>)*+<(!doctype|html|head|body)\b", re.IGNORECASE | re.DOTALL
 )
-DOCTYPE = re.compile("<!doctype[^>]*>", re.IGNORECASE)
+DECLARATION = re.compile(r"<(?:!doctype|\?)", re.IGNORECASE)
 TAG = re.compile(r"<(?=/?[a-z])", re.IGNORECASE)
 TAG_NAME = re.compile(rf"/?[^{HTML_SPACE}/>]*")
 VALUE = rf""""[^"]*"?|'[^']*'?|[^{HTML_SPACE}>"'][^{HTML_SPACE}>]*"""
@@ -125,7 +125,7 @@ def read_html(source: str) -> list[MarkupEvent]:
     text = source.removeprefix(BYTE_ORDER_MARK)
     page = parse_html(text)
     keep_line_breaks(page)
-    node = first_node(page)
+    node, declared = first_node(page), dict.fromkeys(find_declarations(text))
     events: list[MarkupEvent] = [] if text == source else [Leaf([BYTE_ORDER_MARK], shown=False)]
     around: list[tuple[Element, LexborNode | None]] = []  # open elements, and what follows them
     while node is not None or around:
@@ -133,7 +133,7 @@ def read_html(source: str) -> list[MarkupEvent]:
             opened, node = around.pop()
             events.append(ElementEnd(opened))
             continue
-        read = read_node(node, text)
+        read = read_node(node, declared)
         events.append(read)
         if isinstance(read, Element):
             around.append((read, node.next))
@@ -176,11 +176,21 @@ def keep_line_breaks(page: "LexborHTMLParser") -> None:
             first.insert_before("\n")
 
 
-def read_node(node: "LexborNode", source: str) -> MarkupEvent:
+def find_declarations(source: str) -> Iterator[str]:
+    """Yield what looks like a document type or an instruction, even in a comment or a quote."""
+    end = 0
+    while found := DECLARATION.search(source, end):
+        end = source.find(">", found.end()) + 1
+        if not end:
+            return
+        yield source[found.start() : end]
+
+
+def read_node(node: "LexborNode", declared: Collection[str]) -> MarkupEvent:
     if node.is_text_node:
         return node.text_content or ""
     if not node.is_element_node:
-        return Leaf([write_declaration(node, source)], shown=False)
+        return Leaf([write_declaration(node, declared)], shown=False)
     name, attributes = node.tag or "", node.attributes
     breaks, shown = bool(BREAK_NAME.fullmatch(name)), not HIDDEN_NAME.fullmatch(name)
     if is_kept(name, attributes):
@@ -199,14 +209,13 @@ def read_node(node: "LexborNode", source: str) -> MarkupEvent:
     )
 
 
-def write_declaration(node: "LexborNode", source: str) -> str:
-    """Return a comment; a document type and what looks like an instruction as the source has it."""
+def write_declaration(node: "LexborNode", declared: Collection[str]) -> str:
+    """Return a comment; a document type and what looks like an instruction as it was declared."""
     written = node.html or ""
     if not node.is_comment_node:
-        found = DOCTYPE.search(source)
-        return found[0] if found else written
+        return next((each for each in declared if each.startswith("<!")), written)
     instruction = f"<{node.comment_content}>"
-    return instruction if instruction.startswith("<?") and instruction in source else written
+    return instruction if instruction in declared else written
 
 
 def write_kept(name: str, written: str) -> str:

@@ -34,7 +34,7 @@ from service.api.protocols.libretranslate.pairs import (
     pairs_of,
     sources_into,
 )
-from service.api.reading.call import Call
+from service.api.reading.call import ROW_OPTIONS, Call
 from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body
 from service.api.reading.languages import AUTO, first_pair
 from service.api.reading.selection import can_align
@@ -66,7 +66,6 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
     return encode_json(document)
 
 
-ROW_OPTIONS = "beam_size or num_hypotheses"  # what `Call.submit` advises to lower
 ERRORS = ErrorForm(
     [
         *(TRANSLATE, DETECT, "/languages", "/frontend", "/health", "/spec"),
