@@ -212,10 +212,11 @@ def read_node(node: "LexborNode", declared: Collection[str]) -> MarkupEvent:
 def write_declaration(node: "LexborNode", declared: Collection[str]) -> str:
     """Return a comment; a document type and what looks like an instruction as it was declared."""
     written = node.html or ""
-    if not node.is_comment_node:
+    if written.startswith("<!DOCTYPE"):
         return next((each for each in declared if each.startswith("<!")), written)
-    instruction = f"<{node.comment_content}>"
-    return instruction if instruction in declared else written
+    # The parser makes a comment of <?xml ?>, and writes a space before the end of others
+    ways = written, f"<{node.comment_content if node.is_comment_node else ''}>", f"{written[:-3]}?>"
+    return next((each for each in ways if each in declared), written)
 
 
 def write_kept(name: str, written: str) -> str:

@@ -111,7 +111,7 @@ PAGE = '<html lang="en"><head><title>one</title></head><body class="k"><p>two</p
         f'<?xml version="1.0" encoding="utf-8"?>{STRICT}{PAGE}',
         f"\ufeff<!DOCTYPE html>{PAGE}",
         "\ufeff<p>one</p>",
-        "<p>one</p><?php echo 1 ?><!--?no--><p>two</p>",
+        "<p>one</p><?php echo 1 ?><?a?><?b c?><!--?no--><p>two</p>",
         '<p>one</p><pre>\n\n  two</pre><div translate="NO"><textarea>\n\nx</textarea></div>',
         "<ul>{% if a > 1 %}<li>one</li>{% endif %}</ul>{{ a > b }}",
         "<p>{n:>3}</p><p>***{{ a > b }}***</p>",
