@@ -6,6 +6,7 @@ from playwright.sync_api import expect
 
 from tests.web.places import places
 from tests.web.screens import SIZES, check_accessible
+from tests.web.source import replace_source
 
 LINES = "attention\n\n* * *\nheed\n transformer\n"
 BESIDE = "/#model=g2p-en&source=knight&beside=model%3Dg2p-en%26source%3Dnight"
@@ -19,7 +20,7 @@ def answer_of(address, source):
 
 def test_each_sentence_of_a_document_can_be_opened(visit, address):
     page = visit("/#model=g2p-en&split=on", expected="status of 4")
-    page.locator("#source").fill(LINES)
+    replace_source(page, LINES)
     answer = answer_of(address, LINES)
     pairs = page.locator("#sentences li")
     expect(pairs).to_have_count(3)
@@ -42,7 +43,7 @@ def test_each_sentence_of_a_document_can_be_opened(visit, address):
 
 def test_a_text_that_is_too_long_is_offered_to_be_split(visit):
     page = visit("/#model=g2p-en", expected="status of 4")
-    page.locator("#source").fill("\n".join(["heed"] * 30))
+    replace_source(page, "\n".join(["heed"] * 30))
     expect(page.locator("#error")).to_contain_text("Split into sentences")
     page.locator("#split").check()
     expect(page.locator("#sentences li")).to_have_count(30)
@@ -109,7 +110,7 @@ def test_a_phone_compares_two_answers_that_are_both_in_sight(visit, size):
     expect(page.locator("#output")).to_have_text("N AY1 T")
     page.locator("#compare").tap()
     frames = [page.frame_locator(f"iframe >> nth={i}") for i in (0, 1)]
-    frames[1].locator("#source").fill("night")
+    replace_source(frames[1], "night")
     for frame, letters in zip(frames, ("6", "5"), strict=True):
         expect(frame.locator("#heatmap canvas")).to_have_attribute("width", letters)
         for part in ("#source", "#output", "#heatmap canvas"):

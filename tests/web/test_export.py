@@ -4,11 +4,12 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.web.curl import press_export, run_curl
+from tests.web.source import replace_source
 
 
 def test_the_curl_commands_ask_for_what_is_shown(visit):
     page = visit()
-    page.locator("#source").fill("don't")
+    replace_source(page, "don't")
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", "5")
 
     text = page.locator("#output").inner_text()

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from tests.web.curl import press_export
 from tests.web.screens import SIZES, check_accessible
+from tests.web.source import replace_source
 
 
 def test_typing_shows_the_pronunciation_its_probabilities_and_a_heatmap(page, address):
@@ -38,7 +39,7 @@ def test_beams_are_shown_as_they_stream(visit, address, beam_size):
       new MutationObserver(() => window.seen.push(output.textContent)).observe(
         output, { childList: true, subtree: true, characterData: true });
     }""")
-    page.locator("#source").fill("pronunciation")
+    replace_source(page, "pronunciation")
     body = {"model": "g2p-en", "source": "pronunciation", "beam_size": int(beam_size)}
     (result,) = httpx2.post(f"{address}/v1/decode", json=body).json()["results"]
     text = result["hypotheses"][0]["text"]
@@ -51,7 +52,7 @@ def test_beams_are_shown_as_they_stream(visit, address, beam_size):
 
 def test_an_error_is_a_sentence_and_the_last_result_stays(visit):
     page = visit(expected="422")
-    page.locator("#source").fill("heed")
+    replace_source(page, "heed")
     expect(page.locator("#output")).to_have_text("HH IY1 D")
     page.locator("#source").fill("naïve")
     expect(page.locator("#error")).to_contain_text("g2p-en cannot read “ï”.")
@@ -132,7 +133,7 @@ def test_a_link_to_a_hypothesis_that_is_not_there_shows_another(visit, hypothesi
 def test_the_page_is_accessible_and_fits_the_screen(visit, scheme, size):
     """In each state. Long texts: test_60_letters_are_in_sight_and_legible."""
     page = visit(color_scheme=scheme, viewport=SIZES[size], expected="422", reduced_motion="reduce")
-    page.locator("#source").fill("construction")
+    replace_source(page, "construction")
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", "12")
     check_accessible(page)
     page.locator(".table summary").click()

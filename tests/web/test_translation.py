@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from tests.web.curl import press_export, run_curl
 from tests.web.places import places
 from tests.web.screens import SIZES, check_accessible
+from tests.web.source import replace_source
 
 ARABIC = "مرحبا بالعالم"
 
@@ -135,7 +136,7 @@ def lefts(page, tokens):
 
 
 def test_texts_from_right_to_left_are_shown_so(page):
-    page.locator("#source").fill(ARABIC)
+    replace_source(page, ARABIC)
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", "4")
     for shown in ("#source", "#output", ".tokens >> nth=0"):
         direction = page.locator(shown).evaluate("node => getComputedStyle(node).direction")
@@ -152,14 +153,14 @@ def test_texts_from_right_to_left_are_shown_so(page):
 @pytest.mark.parametrize(("scheme", "size"), [("light", "phone"), ("dark", "1280")])
 def test_the_page_with_languages_is_accessible_and_fits_the_screen(visit, scheme, size):
     page = visit("/#model=translator&source=hello", color_scheme=scheme, viewport=SIZES[size])
-    page.locator("#source").fill(ARABIC)
+    replace_source(page, ARABIC)
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", "4")
     check_accessible(page)
 
 
 def test_a_text_beyond_the_limit_is_refused_in_words(visit):
     page = visit("/#model=translator&source=hello", expected="413")
-    page.locator("#source").fill("hello " * 30)
+    replace_source(page, "hello " * 30)
     error = page.locator("#error")
     expect(error).to_contain_text("Source has more than 20 tokens: shorten it, or")
     expect(error).to_contain_text("choose “Split into sentences”.")
