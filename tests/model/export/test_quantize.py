@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from safetensors.numpy import load_file
 
 from model.checkpoint import load_model
 from model.export.checks.answers import answer
-from model.export.checks.compare import compare
+from model.export.checks.compare import compare, open_graph
 from model.export.checks.samples import samples
 from model.export.files.tensor_file import refer_to, write_tensors
 from model.export.files.weights import int8_names, int8_sources
@@ -65,8 +64,7 @@ def save(proto, tensors, int8, folder, scales=None, wide=()):
 
 
 def run(folder, x):
-    session = ort.InferenceSession(folder / "graph.onnx", providers=["CPUExecutionProvider"])
-    return session.run(None, {"x": x})[0]
+    return open_graph(folder / "graph.onnx").run(None, {"x": x})[0]
 
 
 def numpy_product(kind, x, weight, bias, largest, wide):

@@ -18,6 +18,7 @@ from service.http.middleware.metrics import RequestMetrics
 from service.http.server import refusals as module
 from service.http.server.protocol import NO_LINGER
 from service.http.server.refusals import Refusals
+from service.serving.supervisor import GONE, Supervisor
 from service.settings.settings import Settings
 from tests.service.http.sockets import CHUNKED, PROBE, connect, post, receive, received_until_closed
 from tests.service.processes import running
@@ -202,9 +203,9 @@ def test_a_report_of_the_engine_is_enough_while_many_are_in_progress(
     """A new one comes too late."""
     monkeypatch.setattr("service.api.endpoints.models.STATUS_TIMEOUT", 0)
     monkeypatch.setattr(client.app.state.service.admission, "inside", inside)
-    for model in client.app.state.service.registry.served.values():
-        report = replace(model.supervisor.reported, ready=reported)
-        monkeypatch.setattr(model.supervisor, "reported", report)
+    report = replace(GONE, ready=reported)
+    latest = property(lambda self: report, lambda self, later: None)
+    monkeypatch.setattr(Supervisor, "reported", latest, raising=False)
     status = 200 if reported and inside == 16 else 503
     assert client.get("/readyz").status_code == status
 
