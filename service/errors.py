@@ -104,12 +104,16 @@ class HeedError(Exception):
         error.more = more
         return error
 
-    def change_faults(self, change: Callable[[Fault], Fault]) -> "HeedError":
+    def change_faults(self, change: Callable[[Fault], Fault]) -> Self:
         """Return this error with its faults changed or, if it has none, with its detail changed as
         that of a fault of the whole body."""
-        if not self.faults:
-            return type(self)(change(Fault("", self.detail)).detail)
-        return type(self).of([*map(change, self.faults)], self.more)
+        if self.faults:
+            said = HeedError.of([*map(change, self.faults)], self.more)
+        else:
+            said = HeedError(change(Fault("", self.detail)).detail)
+        changed = type(self).__new__(type(self), said.detail)  # subclasses differ in __init__
+        changed.__dict__.update(self.__dict__, detail=said.detail, faults=said.faults)
+        return changed
 
     def forget_frames(self) -> Self:
         """Return this error without its traceback and its causes. Their frames hold the work that

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 PREFIX = "HEED_"
-CLIENT_KEY = "HEED_API_KEY"  # no setting: the key that commands send with --url
+CLIENT_KEY = "HEED_API_KEY"  # not a setting: the key that commands send with --url
 # Both set variables with such values or names in every container if a service is named heed or
 # heed-...: HEED_PORT=tcp://10.0.0.1:8000, HEED_SERVICE_HOST=10.0.0.1
 LINKS = ("tcp://", "udp://", "sctp://")
@@ -15,11 +15,10 @@ SERVICE_LINK = re.compile(r".*SERVICE_(HOST|PORT)(_\w+)?|(.*_)?PORT_\d+_(TCP|UDP
 def check_environment(variables: Mapping[str, str], known: Sequence[str]) -> None:
     """Raise ValueError naming the variables that start with HEED_ and are neither
     `known` nor of clients."""
-    known = [*known, CLIENT_KEY]
     faults: list[str] = []
     for name, value in variables.items():
         variable = name.upper()
-        if not variable.startswith(PREFIX) or variable in known:
+        if not variable.startswith(PREFIX) or variable in known or name == CLIENT_KEY:
             continue
         if SERVICE_LINK.fullmatch(variable) or value.startswith(LINKS):
             continue

@@ -36,11 +36,14 @@ def test_more_threads_and_workers_than_cores_are_capped():
         ("HEED_PROT", "HEED_PORT"),
         ("heed_max_source", "HEED_MAX_SOURCES"),
         ("HEED_BUNDLE", "HEED_BUNDLES"),
+        ("HEED_API_KEI", "HEED_API_KEYS"),
+        ("HEED_API_KEY_FILE", "HEED_API_KEYS_FILE"),
+        ("heed_api_key", "HEED_API_KEYS"),  # commands read it in capitals
     ],
 )
 def test_a_mistyped_variable_is_refused_and_the_nearest_is_named(monkeypatch, name, nearest):
     monkeypatch.setenv(name, "9000")
-    with pytest.raises(ValidationError, match=f"variable {name} is unknown: .* {nearest}"):
+    with pytest.raises(ValidationError, match=rf"variable {name} is unknown: .* {nearest}\?"):
         Settings()
 
 
@@ -54,15 +57,10 @@ def test_every_unknown_variable_is_named_but_nothing_unlike_it_is_guessed(monkey
     assert "variable HEED_ is unknown;" in str(refused.value)
 
 
-def test_the_key_of_clients_is_no_mistyped_setting(monkeypatch):
+def test_the_key_of_clients_is_not_a_mistyped_setting(monkeypatch):
     """The same shell may ask a service by --url, decode by itself and serve."""
     monkeypatch.setenv("HEED_API_KEY", "a key")
     assert Settings().api_keys is None
-    for name in ("HEED_API_KEI", "HEED_API_KEY_FILE"):
-        monkeypatch.setenv(name, "a key")
-        with pytest.raises(ValidationError, match=f"{name} is unknown: did you mean HEED_API_KEY"):
-            Settings()
-        monkeypatch.delenv(name)
 
 
 def test_variables_that_kubernetes_sets_for_a_service_are_not_settings(monkeypatch):

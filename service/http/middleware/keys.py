@@ -23,9 +23,8 @@ ADMIN_SCHEME = "admin_key"
 def read_keys(settings: Settings) -> list[str]:
     """Return the keys of the settings, none if both are left out.
 
-    Raise StartupError for a file that cannot be read, for no key where one is meant, and for a key
-    that is short or no header could carry, or for the key of a client in the place of one. No
-    message holds a key.
+    Raise StartupError for a file that cannot be read, for no key where one is meant, for a key that
+    is short or that no header can carry, and if only HEED_API_KEY is set. No message holds a key.
     """
     keys = list[str]()
     if settings.api_keys is not None:
@@ -38,7 +37,7 @@ def read_keys(settings: Settings) -> list[str]:
             detail = f"{path} cannot be read ({error.strerror}): change HEED_API_KEYS_FILE"
             raise StartupError(detail) from error
         keys += accept_keys(str(path), lines)
-    if not keys and CLIENT_KEY in os.environ:
+    if not keys and os.environ.get(CLIENT_KEY):
         raise StartupError(
             f"{CLIENT_KEY} is a key of clients and would protect nothing: set HEED_API_KEYS to it,"
             " or unset it to serve without keys"

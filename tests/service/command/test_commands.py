@@ -423,6 +423,16 @@ def test_variables_of_the_service_choose_the_model(heed, tiny, monkeypatch):
     assert "choose one of them with --bundle" in heed("decode", "red").stderr
 
 
+@pytest.mark.parametrize("command", ["attention", "score"])
+def test_what_the_settings_switch_off_is_an_error_in_one_line(heed, monkeypatch, command):
+    monkeypatch.setenv(f"HEED_{command.upper()}", "false")
+    refused = heed(command, "heed", "D")
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("heed: ")
+    assert refused.stderr.count("\n") == 1
+    assert f"HEED_{command.upper()}" in refused.stderr
+
+
 def test_the_key_for_services_does_not_stop_a_local_engine(heed, monkeypatch):
     monkeypatch.setenv("HEED_API_KEY", "a key")
     assert heed("decode", "heed").output == "HH IY1 D\n"
