@@ -20,6 +20,7 @@ from service.text.words import ALONE
 
 WORD = re.compile(rf"[^\W{ALONE}]+|\S")
 TIE = 1e-3  # for a piece of which half is a mark's own
+EQUAL = 1e-6  # sums that differ by less are equal
 OPENING = frozenset("([{\u2018\u201c\u201e\u00ab\u00bf\u00a1\uff08\u300c\u300e")
 
 
@@ -66,6 +67,7 @@ class Votes:
         self.middles = [middle for middle, _ in votes]
         self._pieces = np.array([piece for _, piece in votes], np.intp)
         self._totals = np.bincount(self._pieces, minlength=len(pieces))
+        self._most: dict[tuple[float, float], Span | None] = {}  # what has been found
 
     def between(self, start: float, end: float) -> NDArray[np.intp]:
         """Return the piece of each vote for source[start:end]."""
@@ -85,10 +87,12 @@ class Votes:
         gains: NDArray[np.float64] = 2 * votes / np.maximum(self._totals[first:stop], 1) - 1
         gains[self._totals[first:stop] == 0] = 0
         gains[votes > 0] += TIE
+        loss = gains[gains > 0].sum() + 1  # more than a stretch across what is taken can gain
         for span in overlapping(taken, self.pieces[first].start, self.pieces[stop - 1].end):
             low = bisect_right(self.pieces, span.start, first, stop, key=lambda piece: piece.end)
             high = bisect_left(self.pieces, span.end, low, stop, key=lambda piece: piece.start)
-            gains[low - first : high - first] = -np.inf
+            gains[low - first : high - first] = 0
+            gains[low - first : min(low + 1, high) - first] = -loss
         found = best_sum(gains)
         if found is None:
             return None
@@ -96,23 +100,27 @@ class Votes:
 
     def most(self, start: float, end: float) -> Span | None:
         """Return the piece with most votes of source[start:end]; None if it has none."""
-        own = self.between(start, end)
-        return self.pieces[int(np.bincount(own).argmax())] if len(own) else None
+        if (start, end) not in self._most:  # many marks may stand beside one word
+            pieces, votes = np.unique(self.between(start, end), return_counts=True)
+            found = self.pieces[int(pieces[votes.argmax()])] if len(pieces) else None
+            self._most[start, end] = found
+        return self._most[start, end]
 
     def piece(self, vote: int) -> Span:
         return self.pieces[self._pieces[vote]]
 
 
 def best_sum(gains: NDArray[np.float64]) -> Span | None:
-    """Return the shortest stretch with the largest sum; None if no sum is above 0."""
-    best, found, total, start = 0.0, None, 0.0, 0
-    for i, gain in enumerate(gains.tolist()):
-        if total <= 0:
-            total, start = 0.0, i
-        total += gain
-        if total > best:
-            best, found = total, Span(start, i + 1)
-    return found
+    """Return the shortest stretch with the largest sum; None if no sum is above 0. Of equal ones,
+    it is the first."""
+    sums = np.concatenate([[0], np.cumsum(gains)])
+    lowest = np.minimum.accumulate(sums[:-1])
+    rises = (sums[1:] - lowest).round(6)  # as EQUAL
+    last = int(rises.argmax())
+    if rises[last] <= 0:
+        return None
+    start = last - int((sums[last::-1] - lowest[last] < EQUAL).argmax())
+    return Span(start, last + 1)
 
 
 def overlapping(spans: Sequence[Span], start: int, end: int) -> Sequence[Span]:

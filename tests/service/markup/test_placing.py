@@ -5,13 +5,14 @@ import time
 from contextlib import suppress
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given
 
 from service.errors import Invalid, TooLarge
 from service.text.markup.document import Translated, check_markup
 from service.text.markup.events import escape
-from service.text.markup.placing import PlacePair, place, words_of
+from service.text.markup.placing import PlacePair, best_sum, place, words_of
 from service.text.markup.unit import Mark
 from service.text.sentences import Span
 from tests.service.markup.grammar import read
@@ -112,6 +113,30 @@ def test_pairs_of_places_without_a_word_find_a_place(text, at, target, pairs, wr
     aligned = [PlacePair(Span(*source), Span(*there)) for source, there in pairs]
     found = place(text, [mark], target, aligned, escape)
     assert [each for each in found if each] == written
+
+
+@given(
+    gains=st.lists(st.sampled_from([-1, -1 / 3, 0, 1 / 3, 0.501, 1.001]), min_size=1, max_size=12)
+)
+def test_the_best_stretch_has_the_largest_sum_of_all(gains):
+    """The first that ends of the largest, and the shortest of these."""
+    ends = range(1, len(gains) + 1)
+    sums = {
+        Span(start, end): round(sum(gains[start:end]), 6) for end in ends for start in range(end)
+    }
+    best = max(sums, key=lambda span: (sums[span], -span.end, span.start))
+    assert best_sum(np.array(gains)) == (best if sums[best] > 0 else None)
+
+
+def test_elements_side_by_side_do_not_overlap_whatever_they_attend_to():
+    """The words of three elements went to the same nine words, those of each to other ones most."""
+    source = "<i>one two</i> <b>three four</b> <u>five six</u>"
+    target = "a b c d e f g h i"
+    own = [(2 * k + j, 3 * k + i) for k in range(3) for i in range(3) for j in range(2)]
+    strays = [(0, 8), (5, 0), (3, 1), (1, 4)]
+    written = translate(source, target, own + strays)
+    assert re.sub("<.*?>", "", written) == target
+    assert written == "<i>a b c</i> <b>d e f</b> <u>g h i</u>"
 
 
 @given(data=st.data())
