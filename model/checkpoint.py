@@ -1,6 +1,8 @@
 """Save a training run's model, and load a model from a run or a bundle."""
 
 import json
+import pickle
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +24,19 @@ TOKENIZERS = ("source.tokenizer.json", "target.tokenizer.json")
 EXAMPLES = "examples.json"
 NUM_EXAMPLES = 3
 LONGEST_KEPT = 200  # characters: the page opens on an example
+DAMAGED = (  # what torch.load raises for a file that is damaged or holds something else
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+    struct.error,
+)
 RENEW = "copy it again, or train or export again"
 
 

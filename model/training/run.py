@@ -5,13 +5,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
 from model.checkpoint import (
+    DAMAGED,
     WEIGHTS,
     average_weights,
     create_run,
@@ -77,10 +77,8 @@ def choose_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of the start model or the teachers; if there is neither, build them.
     Raise InputError if one of the models cannot be loaded."""
-    if models := models_of(options):
-        for model in models:
-            load_model(model)
-        return load_tokenizers(models[0])
+    if models := [load_model(path) for path in models_of(options)]:
+        return models[0].source_tokenizer, models[0].target_tokenizer
     sources, targets = zip(*read_pairs(pairs), strict=True)
     same = wanted.case, wanted.vocabulary_size
     return (
@@ -207,7 +205,9 @@ def load_pickle(path: Path) -> Any:
     """Load what torch saved in a run. Raise InputError if the file is damaged."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, UnpicklingError) as error:
+    except PermissionError:
+        raise  # it may be whole
+    except DAMAGED as error:
         raise InputError(
             f"{path} is damaged: remove it, and repeat the command to make it again"
         ) from error

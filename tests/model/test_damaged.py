@@ -1,5 +1,6 @@
 """Runs and bundles with damaged files: each command says in one line which file it is."""
 
+import errno
 import shutil
 from functools import partial
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from model.__main__ import app
 from model.network.config import InputError
+from model.training.run import load_pickle
 from tests.model.runs import copying_run, small_command, teacher_run
 from tests.service.mutations.edit import cut, edit_json, write
 
@@ -131,6 +133,29 @@ def test_a_run_with_a_damaged_file_goes_on_once_it_is_removed(tmp_path, monkeypa
     remove(name, run)
     done = small_command(*command, "--epochs", "2")
     assert done.exit_code == 0, done.output
+
+
+def test_a_damaged_byte_of_a_run_is_found_or_loads(tmp_path):
+    file = tmp_path / "checkpoint.pt"
+    torch.save({"epoch": 3, "names": ["é", "b"], "weights": torch.arange(4.0)}, file)
+    whole, refused = file.read_bytes(), 0
+    for place in range(0, len(whole), 3):
+        for byte in (0xFF, whole[place] ^ 1):
+            file.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
+            try:
+                load_pickle(file)
+            except InputError:
+                refused += 1
+    assert refused > 100
+
+
+def test_a_file_of_a_run_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(torch, "load", refuse)
+    with pytest.raises(PermissionError):
+        load_pickle(tmp_path / "checkpoint.pt")
 
 
 def test_an_epoch_without_the_weights_of_the_one_before_names_them(tmp_path):

@@ -3,7 +3,6 @@
 import pickle
 import pickletools
 import re
-import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,23 +14,11 @@ from zipfile import ZipFile, is_zipfile
 import torch
 from torch import Tensor
 
+from model.checkpoint import DAMAGED
 from model.importers.files.foreign import describe_entries
 from model.importers.files.reading import StoredTensor, head_of
 from model.network.config import InputError
 
-DAMAGED = (  # what torch.load raises for a file that is damaged or no state dict
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    pickle.UnpicklingError,
-    struct.error,
-)
 OBJECT = re.compile(r"GLOBAL (\S+) (was not an allowed|whose module)")  # how torch names it
 LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)  # begins a file of torch before 1.6
 PICKLE = b"\x80"
