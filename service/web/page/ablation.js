@@ -27,7 +27,7 @@ export function dropMissing(controls, model) {
 
 function has(model, name) {
   const [kind, layer, head] = name.split(".");
-  const { depth, heads } = sizesOf({ kind: { value: kind } }, model);
+  const { depth, heads } = sizesOf(kind, model);
   return model.ablation && Number(layer) < depth && Number(head) < heads;
 }
 

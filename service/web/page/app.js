@@ -56,8 +56,9 @@ async function start() {
 /** Shows what the address asks for. At the start, what has been typed in the meantime stays. */
 function restore({ starting = false } = {}) {
   wanted = stateInAddress();
-  if (showBoth(wanted)) latest("decode"); // each of both pages decodes its own
-  if (isBoth() || models.length === 0) return; // start() goes on when there are models
+  const both = showBoth(wanted);
+  if (both) latest("decode"); // each of the two decodes its own
+  if (both || models.length === 0) return; // start() goes on when there are models
   if (wanted.has("model")) controls.model.value = wanted.get("model");
   controls.model.value ||= models[0].name; // a link may name one that is gone
   const typed = controls.source.value !== controls.source.defaultValue;

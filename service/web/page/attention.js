@@ -63,8 +63,8 @@ function withGrid(view, { kind }) {
 }
 
 function isSmall({ target }, source, controls, model) {
-  const { depth, heads } = sizesOf(controls, model);
   const kind = controls.kind.value;
+  const { depth, heads } = sizesOf(kind, model);
   const rows = kind === "encoder" ? source : target[0].length;
   return depth * heads * rows * (kind === "decoder" ? target[0].length : source) <= MOST;
 }
@@ -79,7 +79,7 @@ async function everyHead(request, kinds, signal) {
 }
 
 function blank(controls, model) {
-  const { depth, heads } = sizesOf(controls, model);
+  const { depth, heads } = sizesOf(controls.kind.value, model);
   const matrices = range(depth).map((layer) =>
     range(heads).map((head) => ({ layers: [layer], heads: [head], weights: null })));
   return { asked: `${model.name} ${controls.kind.value}`, matrices };
@@ -107,7 +107,7 @@ async function ask(request, attention, signal) {
 
 /** Returns the indices of the selected layers and heads. */
 export function placeOf({ layers, heads }, controls, model) {
-  const sizes = sizesOf(controls, model);
+  const sizes = sizesOf(controls.kind.value, model);
   return {
     layers: layers === "all" ? range(sizes.depth) : layers,
     heads: heads === "all" ? range(sizes.heads) : heads,

@@ -8,7 +8,7 @@ export function offer(controls, model, wanted = new URLSearchParams()) {
   const pick = (name, options, preferred) =>
     fill(controls[name], options, [wanted.get(name), controls[name].value, preferred]);
   pick("kind", model.attention.map((kind) => [kind]), "cross");
-  const { depth, heads } = sizesOf(controls, model);
+  const { depth, heads } = sizesOf(controls.kind.value, model);
   const all = (how) => [how, `${how} of all`];
   const aligning = alignmentOf(controls, model);
   const opening = (many, otherwise) => (many?.length === 1 ? `${many[0]}` : otherwise);
@@ -23,10 +23,10 @@ export function alignmentOf({ kind }, { alignment }) {
   return kind.value === "cross" ? alignment : null;
 }
 
-/** Returns the layers of the picked kind of attention, and the heads of each. */
-export function sizesOf({ kind }, { config }) {
+/** Returns the number of layers of a kind of attention, and of heads in each. */
+export function sizesOf(kind, { config }) {
   const { num_encoder_layers, num_decoder_layers, num_heads } = config;
-  const depth = kind.value === "encoder" ? num_encoder_layers : num_decoder_layers;
+  const depth = kind === "encoder" ? num_encoder_layers : num_decoder_layers;
   return { depth, heads: num_heads };
 }
 
