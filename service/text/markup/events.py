@@ -63,10 +63,8 @@ MarkupEvent = str | Element | ElementEnd | Leaf
 
 def is_kept(name: str, attributes: Mapping[str, str | None]) -> bool:
     """Return whether an element is left as it is: by its name, or because it says so."""
-    classes = attributes.get("class") or ""
-    says_no = (
-        attributes.get("translate") or ""
-    ).lower() == "no" or "notranslate" in classes.split()
+    translate, classes = attributes.get("translate") or "", attributes.get("class") or ""
+    says_no = translate.lower() == "no" or "notranslate" in classes.split()
     return says_no or KEPT_NAME.fullmatch(name) is not None
 
 
