@@ -42,7 +42,7 @@ VOID_NAME = re.compile(
     "|wbr"
 )
 TRANSLATED = ("alt", "aria-label", "placeholder", "title")  # attributes
-HIDDEN = "\ufdd0"  # not a character: stands for &gt; where placeholders are looked for
+GREATER = "\ufdd0"  # not a character: stands for &gt; where placeholders are looked for
 # Before a part of a document, whose first node would have the HTML of them all
 BEFORE_PART = "<!---->"
 DOCUMENT = re.compile(
@@ -169,7 +169,7 @@ def first_node(page: "LexborHTMLParser") -> "LexborNode | None":
 
 
 def keep_line_breaks(page: "LexborHTMLParser") -> None:
-    """Double a line break at the start of these elements: who reads them drops one."""
+    """Double a line break at the start of these elements, because parsers drop one."""
     for element in page.css("pre, textarea, listing"):
         first = element.child
         if first and first.is_text_node and (first.text_content or "").startswith("\n"):
@@ -222,12 +222,12 @@ def write_declaration(node: "LexborNode", declared: Collection[str]) -> str:
 def write_kept(name: str, written: str) -> str:
     """Return an element that is left as it is, in whose placeholders > stays. The text of scripts
     and styles has no references."""
-    if name in ("script", "style") or HIDDEN in written:
+    if name in ("script", "style") or GREATER in written:
         return written
     found = PLACEHOLDER.sub(
-        lambda each: each[0].replace(HIDDEN, ">"), written.replace("&gt;", HIDDEN)
+        lambda each: each[0].replace(GREATER, ">"), written.replace("&gt;", GREATER)
     )
-    return found.replace(HIDDEN, "&gt;")
+    return found.replace(GREATER, "&gt;")
 
 
 def mark_breaks(events: Sequence[MarkupEvent]) -> None:
