@@ -43,6 +43,10 @@ VOID_NAME = re.compile(
 )
 TRANSLATED = ("alt", "aria-label", "placeholder", "title")  # attributes
 GREATER = "\ufdd0"  # not a character: stands for &gt; where placeholders are looked for
+# Elements whose text has no references, as the parser writes them
+RAW = re.compile("<(?:iframe|noembed|noframes|plaintext|script|style|xmp)[ >]")
+# Comments and instructions have none either
+KEPT_PART = re.compile(rf"<!--.*?-->|<\?[^>]*>|{PLACEHOLDER.pattern}", re.DOTALL)
 # Before a part of a document, whose first node would have the HTML of them all
 BEFORE_PART = "<!---->"
 DOCUMENT = re.compile(
@@ -194,7 +198,7 @@ def read_node(node: "LexborNode", declared: Collection[str]) -> MarkupEvent:
     name, attributes = node.tag or "", node.attributes
     breaks, shown = bool(BREAK_NAME.fullmatch(name)), not HIDDEN_NAME.fullmatch(name)
     if is_kept(name, attributes):
-        return Leaf([write_kept(name, node.html or "")], breaks, shown)
+        return Leaf([write_kept(node.html or "")], breaks, shown)
     parts: TagParts = [f"<{name}"]
     for key, value in attributes.items():
         if key in TRANSLATED and value:
@@ -219,13 +223,14 @@ def write_declaration(node: "LexborNode", declared: Collection[str]) -> str:
     return next((each for each in ways if each in declared), written)
 
 
-def write_kept(name: str, written: str) -> str:
-    """Return an element that is left as it is, in whose placeholders > stays. The text of scripts
-    and styles has no references."""
-    if name in ("script", "style") or GREATER in written:
+def write_kept(written: str) -> str:
+    """Return an element that is left as it is, in whose placeholders > stays. Text that has no
+    references stays as it is, and so does all text beside RAW."""
+    if GREATER in written or RAW.search(written):
         return written
-    found = PLACEHOLDER.sub(
-        lambda each: each[0].replace(GREATER, ">"), written.replace("&gt;", GREATER)
+    found = KEPT_PART.sub(
+        lambda each: each[0] if each[0].startswith("<") else each[0].replace(GREATER, ">"),
+        written.replace("&gt;", GREATER),
     )
     return found.replace(GREATER, "&gt;")
 

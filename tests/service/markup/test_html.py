@@ -100,6 +100,7 @@ STRICT = (
     '<!DOCTYPE html PUBLIC "-//W3C//DTD HTML 4.01//EN" "http://www.w3.org/TR/html4/strict.dtd">'
 )
 PAGE = '<html lang="en"><head><title>one</title></head><body class="k"><p>two</p></body></html>'
+RAW_NAMES = ["iframe", "noembed", "noframes", "script", "style", "xmp"]
 
 
 @pytest.mark.parametrize(
@@ -119,10 +120,19 @@ PAGE = '<html lang="en"><head><title>one</title></head><body class="k"><p>two</p
         "<p>one <code>{{ a > b }} &gt;</code> two</p>",
         "one<pre>{% if a > 1 %}x &amp;&gt; y{% endif %}</pre>",
         "<script>if (a > b) x = '{{ &gt; }}'</script>one",
+        *(f"<p>one</p><{name}>{{a&gt;b}}</{name}>" for name in RAW_NAMES),
+        *(f'<div translate="no">{{a&gt;b}}<{name}>{{a&gt;b}}</{name}></div>' for name in RAW_NAMES),
+        "<object><style>{{ a &gt; b }}</style></object>one",
+        '<template><script type="x">{{ a &gt; b }}</script></template>one',
+        "<code><!-- {{ a &gt; b }} -->{{ a > b }}<?php {a&gt;b} ?></code>one",
     ],
 )
 def test_what_is_not_repaired_is_written_as_it_was(source):
     assert read(source).write([]) == source
+
+
+def test_plain_text_up_to_the_end_has_no_references():
+    assert read("<p>one</p><plaintext>{a&gt;b}").write([]).endswith("{a&gt;b}</plaintext>")
 
 
 def test_line_breaks_in_the_source_are_spaces():
