@@ -1,7 +1,7 @@
 """Read HTML with Lexbor, which closes what was left open as browsers do it."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from service.errors import Invalid, TooLarge
@@ -50,9 +50,11 @@ KEPT_PART = re.compile(rf"<!--.*?-->|<\?[^>]*>|{PLACEHOLDER.pattern}", re.DOTALL
 # Before a part of a document, whose first node would have the HTML of them all
 BEFORE_PART = "<!---->"
 DOCUMENT = re.compile(
-    r"(?>\s+|<!--.*?-->|<\?[^>]*>)*+<(!doctype|html|head|body)\b", re.IGNORECASE | re.DOTALL
+    r"(?>\s+|<!--(?:-?>|.*?--!?>)|<\?[^>]*>)*+<(!doctype|html|head|body)\b",
+    re.IGNORECASE | re.DOTALL,
 )
-DECLARATION = re.compile(r"<(?:!doctype|\?)", re.IGNORECASE)
+DOCUMENT_TYPE = "<!DOCTYPE"  # as the parser writes it
+INSTRUCTION = re.compile(r"<\?[^>]*>?")
 TAG = re.compile(r"<(?=/?[a-z])", re.IGNORECASE)
 TAG_NAME = re.compile(rf"/?[^{HTML_SPACE}/>]*")
 VALUE = rf""""[^"]*"?|'[^']*'?|[^{HTML_SPACE}>"'][^{HTML_SPACE}>]*"""
@@ -129,7 +131,7 @@ def read_html(source: str) -> list[MarkupEvent]:
     text = source.removeprefix(BYTE_ORDER_MARK)
     page = parse_html(text)
     keep_line_breaks(page)
-    node, declared = first_node(page), dict.fromkeys(find_declarations(text))
+    node, declared = first_node(page), find_declarations(text)
     events: list[MarkupEvent] = [] if text == source else [Leaf([BYTE_ORDER_MARK], shown=False)]
     around: list[tuple[Element, LexborNode | None]] = []  # open elements, and what follows them
     while node is not None or around:
@@ -180,17 +182,18 @@ def keep_line_breaks(page: "LexborHTMLParser") -> None:
             first.insert_before("\n")
 
 
-def find_declarations(source: str) -> Iterator[str]:
-    """Yield what looks like a document type or an instruction, even in a comment or a quote."""
-    end = 0
-    while found := DECLARATION.search(source, end):
-        end = source.find(">", found.end()) + 1
-        if not end:
-            return
-        yield source[found.start() : end]
+def find_declarations(source: str) -> dict[str, str]:
+    """Return the document type, by DOCUMENT_TYPE, and what looks like an instruction, even in a
+    comment or a quote, by itself."""
+    declared: dict[str, str] = {}
+    if (found := DOCUMENT.match(source)) and found[1].startswith("!"):
+        start = found.start(1) - 1
+        if end := source.find(">", start) + 1:
+            declared[DOCUMENT_TYPE] = source[start:end]
+    return declared | {each[0]: each[0] for each in INSTRUCTION.finditer(source)}
 
 
-def read_node(node: "LexborNode", declared: Collection[str]) -> MarkupEvent:
+def read_node(node: "LexborNode", declared: Mapping[str, str]) -> MarkupEvent:
     if node.is_text_node:
         return node.text_content or ""
     if not node.is_element_node:
@@ -213,11 +216,11 @@ def read_node(node: "LexborNode", declared: Collection[str]) -> MarkupEvent:
     )
 
 
-def write_declaration(node: "LexborNode", declared: Collection[str]) -> str:
+def write_declaration(node: "LexborNode", declared: Mapping[str, str]) -> str:
     """Return a comment; a document type and what looks like an instruction as it was declared."""
     written = node.html or ""
-    if written.startswith("<!DOCTYPE"):
-        return next((each for each in declared if each.startswith("<!")), written)
+    if written.startswith(DOCUMENT_TYPE):
+        return declared.get(DOCUMENT_TYPE, written)
     # The parser makes a comment of <?xml ?>, and writes a space before the end of others
     ways = written, f"<{node.comment_content if node.is_comment_node else ''}>", f"{written[:-3]}?>"
     return next((each for each in ways if each in declared), written)

@@ -109,6 +109,8 @@ RAW_NAMES = ["iframe", "noembed", "noframes", "script", "style", "xmp"]
         STRICT + PAGE,
         f"<!-- Copyright -->{PAGE}",
         f"<!-- a --><!-- <p> -->{STRICT}{PAGE}",
+        f"<!-- <!DOCTYPE old> --><!-- <?xml ?> --><!doctype html>{PAGE}",
+        f"{STRICT}{PAGE}<!-- <!DOCTYPE old> -->",
         f'<?xml version="1.0" encoding="utf-8"?>{STRICT}{PAGE}',
         f"\ufeff<!DOCTYPE html>{PAGE}",
         "\ufeff<p>one</p>",
@@ -133,6 +135,12 @@ def test_what_is_not_repaired_is_written_as_it_was(source):
 
 def test_plain_text_up_to_the_end_has_no_references():
     assert read("<p>one</p><plaintext>{a&gt;b}").write([]).endswith("{a&gt;b}</plaintext>")
+
+
+@pytest.mark.parametrize("comment", ["<!-->", "<!--->", "<!--a--!>"])
+def test_comments_that_end_in_odd_ways_hide_no_document_type(comment):
+    source = f"{comment}<!doctype b><!-- --><!doctype c>{PAGE}"
+    assert read(source).write([]).endswith(f"<!doctype b><!-- -->{PAGE}")
 
 
 def test_line_breaks_in_the_source_are_spaces():
