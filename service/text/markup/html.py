@@ -19,6 +19,7 @@ from service.text.markup.events import (
     is_kept,
     write_text,
 )
+from service.text.tokens import REPLACEMENT
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser, LexborNode
@@ -54,7 +55,9 @@ DOCUMENT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 DOCUMENT_TYPE = "<!DOCTYPE"  # as the parser writes it
-INSTRUCTION = re.compile(r"<\?[^>]*>?")
+# An instruction, or what opens a comment before the same text. Up to the end if > is missing, so
+# that it is found in linear time
+INSTRUCTION = re.compile(r"<(!(?:--)?|/)?(\?[^>]*)>?")
 TAG = re.compile(r"<(?=/?[a-z])", re.IGNORECASE)
 TAG_NAME = re.compile(rf"/?[^{HTML_SPACE}/>]*")
 VALUE = rf""""[^"]*"?|'[^']*'?|[^{HTML_SPACE}>"'][^{HTML_SPACE}>]*"""
@@ -183,14 +186,29 @@ def keep_line_breaks(page: "LexborHTMLParser") -> None:
 
 
 def find_declarations(source: str) -> dict[str, str]:
-    """Return the document type, by DOCUMENT_TYPE, and what looks like an instruction, even in a
-    comment or a quote, by itself."""
-    declared: dict[str, str] = {}
+    """Return the document type, by DOCUMENT_TYPE, and the instructions."""
+    declared = find_instructions(source)
     if (found := DOCUMENT.match(source)) and found[1].startswith("!"):
         start = found.start(1) - 1
         if end := source.find(">", start) + 1:
             declared[DOCUMENT_TYPE] = source[start:end]
-    return declared | {each[0]: each[0] for each in INSTRUCTION.finditer(source)}
+    return declared
+
+
+def find_instructions(source: str) -> dict[str, str]:
+    """Return what looks like an instruction, even in a comment or a quote, by what the parser
+    writes: a comment for <?xml ?>, and others with a space before their end.
+
+    If a comment of the source has the same text, both stay comments: the parser moves some, so
+    that their order does not tell which is which."""
+    lines = source.replace("\r\n", "\n").replace("\r", "\n").replace("\0", REPLACEMENT)
+    found = INSTRUCTION.findall(lines)
+    comments = {text.rstrip("-!") for opened, text in found if opened}  # without --> and --!>
+    texts = [text for opened, text in found if not opened]
+    declared = {f"<{each[:-1]} ?>": f"<{each}>" for each in texts if each.endswith("?")}
+    declared |= {f"<{each}>": f"<{each}>" for each in texts}
+    apart = (each for each in texts if each.rstrip("-!") not in comments)
+    return declared | {f"<!--{each}-->": f"<{each}>" for each in apart}
 
 
 def read_node(node: "LexborNode", declared: Mapping[str, str]) -> MarkupEvent:
@@ -217,13 +235,10 @@ def read_node(node: "LexborNode", declared: Mapping[str, str]) -> MarkupEvent:
 
 
 def write_declaration(node: "LexborNode", declared: Mapping[str, str]) -> str:
-    """Return a comment; a document type and what looks like an instruction as it was declared."""
+    """Return a comment; a document type and an instruction as it was declared."""
     written = node.html or ""
-    if written.startswith(DOCUMENT_TYPE):
-        return declared.get(DOCUMENT_TYPE, written)
-    # The parser makes a comment of <?xml ?>, and writes a space before the end of others
-    ways = written, f"<{node.comment_content if node.is_comment_node else ''}>", f"{written[:-3]}?>"
-    return next((each for each in ways if each in declared), written)
+    key = DOCUMENT_TYPE if written.startswith(DOCUMENT_TYPE) else written
+    return declared.get(key, written)
 
 
 def write_kept(written: str) -> str:

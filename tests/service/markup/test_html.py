@@ -12,7 +12,8 @@ from hypothesis import given
 
 from service.errors import Invalid, TooLarge
 from service.text.markup.document import MOST_TAGS, Translated, check_markup
-from service.text.markup.html import MOST_ATTRIBUTES, check_html, find_tags, parse_html
+from service.text.markup.events import Leaf
+from service.text.markup.html import MOST_ATTRIBUTES, check_html, find_tags, parse_html, read_html
 from tests.service.markup.grammar import read
 
 WELL_FORMED = [
@@ -115,6 +116,8 @@ RAW_NAMES = ["iframe", "noembed", "noframes", "script", "style", "xmp"]
         f"\ufeff<!DOCTYPE html>{PAGE}",
         "\ufeff<p>one</p>",
         "<p>one</p><?php echo 1 ?><?a?><?b c?><!--?no--><p>two</p>",
+        "<p>one</p><?php echo 1 ?><!--?php echo 1 ?--><?=a?><!-- ?=a? --><?xml b?><!--?c?-->",
+        "<p>one</p><?a-- ?><?a ?><!--<?=b?>--><?=b?>",
         '<p>one</p><pre>\n\n  two</pre><div translate="NO"><textarea>\n\nx</textarea></div>',
         "<ul>{% if a > 1 %}<li>one</li>{% endif %}</ul>{{ a > b }}",
         "<p>{n:>3}</p><p>***{{ a > b }}***</p>",
@@ -141,6 +144,22 @@ def test_plain_text_up_to_the_end_has_no_references():
 def test_comments_that_end_in_odd_ways_hide_no_document_type(comment):
     source = f"{comment}<!doctype b><!-- --><!doctype c>{PAGE}"
     assert read(source).write([]).endswith(f"<!doctype b><!-- -->{PAGE}")
+
+
+INSTRUCTIONS = ["<?=a\n?>", "<?=a\r\n?>", "<?=b>", "<?=b--!>", "<?xml?>", "<?=x", "<?=\0?>"]
+COMMENTS = ["<!--?=a\n?-->", "<!--?=a\r?--!>", "<!?=b>", "</?=b>", "<!--?xml?-->", "<!--?=b--"]
+AROUND = ["<!--", "-->", "<script>", "</script>", "<pre>", "</pre>", "<b title='", "'>", "</html>"]
+
+
+@given(pieces=st.lists(st.sampled_from([*INSTRUCTIONS, *COMMENTS, *AROUND, "<p>", "<table>", "x"])))
+def test_no_comment_is_written_as_an_instruction(pieces):
+    """A mark in what looks like instructions tells them from comments of the same text."""
+    source = "".join(pieces)
+    marked = read_html(source.replace("<?", "<?=mark"))
+    for is_marked, event in zip(marked, read_html(source), strict=True):
+        if isinstance(event, Leaf) and is_marked.parts[0].startswith("<!--"):
+            unmarked = is_marked.parts[0].replace("<?=mark", "<?")
+            assert event.parts[0] == unmarked or unmarked.startswith("<!--?=mark")
 
 
 def test_line_breaks_in_the_source_are_spaces():
