@@ -39,7 +39,14 @@ class RemoteModel:
         A model that the service lacks has none: its requests are refused.
         """
         with translated(self._url):
-            for each in await asyncio.to_thread(self._client.models):
+            try:
+                models = await asyncio.to_thread(self._client.models)
+            except Refusal as refusal:
+                if refusal.problem["status"] != HTTPStatus.NOT_FOUND:
+                    raise
+                detail = f"{self._url} has a path that the service lacks: leave out /v1 and such"
+                raise StartupError(detail) from None
+            for each in models:
                 if self._name in (None, each["name"]):
                     self.version = f"{each['version']} {each['precision']}"
 

@@ -98,9 +98,12 @@ def find_folder(settings: Settings, path: str) -> Path:
     """Return the folder of a path. Raise Invalid unless it leads into HEED_MODELS, links resolved,
     or to one of HEED_BUNDLES: a client must not read other folders of the machine."""
     with suppress(RuntimeError):  # links that lead in a circle
-        folder = ((settings.models or Path()) / path).resolve()
+        bundles = [bundle.resolve() for bundle in settings.bundles]
+        folder, given = ((settings.models or Path()) / path).resolve(), Path(path).resolve()
+        if given in bundles and not folder.exists():
+            return given
         inside = settings.models is not None and folder.is_relative_to(settings.models.resolve())
-        if inside or folder in [bundle.resolve() for bundle in settings.bundles]:
+        if inside or folder in bundles:
             return folder
     where = "the folder HEED_MODELS, or" if settings.models else "HEED_MODELS, which is not set, or"
     raise Invalid.at("/path", f"must be a folder in {where} one of HEED_BUNDLES")

@@ -227,7 +227,10 @@ def parameters_of(body: AttendRequest, query_size: int, key_size: int) -> Feeds:
 
 def additive_parameters(weights: AdditiveWeights | None, query_size: int, key_size: int) -> Feeds:
     if weights is None:
-        detail = "are required: additive attention has no default weights"
+        detail = (
+            "are required, because additive attention has no default ones: give query"
+            f" (H, {query_size}), key (H, {key_size}) and score (H), for any H"
+        )
         raise Invalid.at("/weights", detail)
     query = array_from(weights.query, np.float32, "/weights/query")
     key = array_from(weights.key, np.float32, "/weights/key")

@@ -5,6 +5,7 @@ import json
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -236,6 +237,20 @@ def test_without_a_folder_of_models_only_those_of_the_settings_are_loaded(folder
         assert change(client, "load", "second", path=str(folder / "second")).status_code == 422
         assert change(client, "unload").status_code == 200
         assert change(client, "load", path=str(folder / "first")).status_code == 200
+
+
+def test_a_folder_of_the_settings_is_loaded_by_the_path_that_they_give(folder, tiny, monkeypatch):
+    """Even if it is relative; a folder of HEED_MODELS comes before it."""
+    shutil.copytree(tiny, folder / "models" / "other")
+    monkeypatch.chdir(folder)
+    models = folder / "models"
+    with opened(Path("first"), models=models, admin_key=ADMIN) as client:
+        assert change(client, "unload").status_code == 200
+        assert change(client, "load", path="first").status_code == 200
+        assert change(client, "unload").status_code == 200
+        shutil.copytree(folder / "second", models / "first")
+        assert change(client, "load", "second", path="first").status_code == 200
+        assert change(client, "load", path="second").status_code == 422
 
 
 def test_a_bundle_of_another_name_is_refused(client):

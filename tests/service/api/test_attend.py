@@ -138,7 +138,7 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
         ({**NUMBERS, "truth": [1.0, 2.0]}, "/truth", "has 2 numbers for 1 queries"),
         ({"width": 1.0}, "/width", "set mechanism to gaussian"),
         ({"weights": ADDITIVE}, "/weights", "set mechanism to additive"),
-        ({"mechanism": "additive"}, "/weights", "are required"),
+        ({"mechanism": "additive"}, "/weights", "key (H, "),
         (
             {"mechanism": "additive", "weights": {**ADDITIVE, "score": [1.0, 1.0]}},
             "/weights",

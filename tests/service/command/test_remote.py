@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from service.client import Heed, Refusal
-from tests.conftest import KEY
+from tests.conftest import KEY, serving
 from tests.service.processes import run_python
 
 LINES = [f"line {i} {'x' * (i * 7 % 50)}" for i in range(600)]
@@ -285,6 +285,12 @@ def test_an_address_of_another_service_is_refused_at_once(heed, monkeypatch, ans
     with running() as service:
         said = heed("decode", "ax", "--url", service.url).stderr
     assert said.startswith(f"heed: {service.url} does not answer as a service of Heed does: ")
+
+
+def test_an_address_with_a_path_that_the_service_lacks_is_refused_in_its_own_words(heed):
+    with serving() as address:
+        said = heed("decode", "heed", "--url", f"{address}/v1").stderr
+    assert said == f"heed: {address}/v1 has a path that the service lacks: leave out /v1 and such\n"
 
 
 @pytest.mark.parametrize("lacking", ["status", "code", "detail", "errors"])
