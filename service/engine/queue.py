@@ -28,7 +28,7 @@ from service.wire import NO_REST, Rest
 # workers share the rows evenly.
 GATHERED_ROWS, BUSY_ROWS = 5, 16
 LATE = 1.25  # times the expected wait: a rate is not exact
-OVERTAKEN = 64  # times: then a worker makes room for the first job
+OVERTAKEN = 64  # times: then a worker makes room for the first job, if that helps it
 SHORT_QUEUE = 256  # jobs: a queue this short is scanned in far less time than a step takes
 
 
@@ -42,6 +42,7 @@ class Waiting:
     until: float = math.inf  # when the last of all jobs must have been taken
     since: float = 0.0  # when the request came
     is_new: bool = True  # whether no job was taken yet
+    is_small: bool = False  # whether it fits whole into the room that is kept for such
 
     @property
     def all_rows(self) -> int:
@@ -137,9 +138,9 @@ class Turns:
         request.rows, request.coming = request.rows + more.rows, more.coming
         self.rows, self.jobs = self.rows + more.rows, self.jobs + len(more.jobs)
 
-    def new_requests(self) -> Iterator[Waiting]:
-        """Yield the requests that have had no turn yet."""
-        return (each for each in self._requests if each.is_new)
+    def first_of_small(self) -> list[Job]:
+        """Return the first job of each small request that has had no turn yet."""
+        return [each.jobs[0] for each in self._requests if each.is_new and each.is_small]
 
     def pop(self, job: Job | None = None) -> Job:
         """Remove and return the first job, or this one, the first of its request. The next one of
@@ -151,6 +152,7 @@ class Turns:
             self._requests.remove(request)
         job = request.jobs.popleft()
         request.rows -= job.rows
+        job.is_small = request.is_small
         job.is_first, request.is_new = request.is_new, False
         self.rows, self.jobs = self.rows - job.rows, self.jobs - 1
         if request.jobs:
@@ -213,6 +215,8 @@ class Queue:
             rows, now = sum(job.rows for job in jobs), self._clock()
             since = jobs[0].arrived if rest.since is None else rest.since
             request = Waiting(ordered, rows, rest.rows, now + seconds, since)
+            longest = ordered[0].size.positions
+            request.is_small = self._scheduler.is_small(request.all_rows, longest)
             known = None if rest.since is None else self._waiting.find(since)
             if known:
                 self._waiting.extend(known, request)
@@ -317,7 +321,7 @@ class Queue:
             if admitted:
                 self._first = self._emptied = None
                 return self._hand_out(worker, admitted)
-            small = self._small_jobs(worker)
+            small = self._small_jobs(worker, running)
             admitted = self._scheduler.admit((job.size for job in small), held)
             if not admitted:
                 self.occupy(worker)
@@ -332,29 +336,29 @@ class Queue:
         first jobs of small new requests that do not need teacher forcing themselves. Others are
         left."""
         with self._changed:
-            small = [job for job in self._small_jobs(worker) if not job.needs_teacher_forcing]
+            small = self._small_jobs(worker, running)
+            small = [job for job in small if not job.needs_teacher_forcing]
             sizes = (job.size for job in small)
             admitted = self._scheduler.admit(sizes, (job.size for job in running))
             return self._hand_out_small(worker, small[:admitted])
 
-    def _small_jobs(self, worker: int) -> list[Job]:
+    def _small_jobs(self, worker: int, running: Sequence[Job]) -> list[Job]:
         """Return the jobs for which room is kept: the first one of each request that fits into it
         whole. Those of large requests would fill it until they all end together. There are none for
         a worker that makes room."""
-        if self._makes_room(worker):
-            return []
-        new = ((each.jobs[0], each.all_rows) for each in self._waiting.new_requests())
-        is_small = self._scheduler.is_small
-        return [job for job, rows in new if is_small(rows, job.size.positions)]
+        return [] if self._makes_room(worker, running) else self._waiting.first_of_small()
 
-    def _makes_room(self, worker: int) -> bool:
-        """Return whether a worker takes nothing before the first job: the one that has no room for
-        it once it was overtaken often enough. The others go on."""
+    def _makes_room(self, worker: int, running: Sequence[Job]) -> bool:
+        """Return whether this worker takes no small jobs until the first job has found room. One
+        worker does so after OVERTAKEN jobs were taken before the first, if this would fit without
+        the small ones. While others keep it out, to refuse small ones would not help it."""
         first = next(iter(self._waiting), None)
         if first is not self._first:
             self._first, self._overtaken, self._emptied = first, 0, None
-        if self._emptied is None and self._overtaken >= OVERTAKEN:
-            self._emptied = worker
+        if first and self._emptied is None and self._overtaken >= OVERTAKEN:
+            others = [job.size for job in running if not job.is_small]
+            if self._shared.admit([first.size], others):
+                self._emptied = worker
         return worker == self._emptied
 
     def occupy(self, worker: int) -> None:

@@ -88,6 +88,7 @@ class Job:
     result: Outcome = field(default_factory=Outcome)
     answer: Answer = field(default_factory=Answer)  # what has been computed so far
     is_first: bool = True  # of its request to leave the queue
+    is_small: bool = False  # of a request that fits whole into the room kept for small ones
     progressed: int = 0  # tokens, or steps of beams, since it was last begun
     reported: int = 0  # those whose progress was sent, which cannot be taken back
     cross: Cross | None = None  # of its source, while the job waits for teacher forcing

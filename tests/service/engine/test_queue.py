@@ -24,8 +24,8 @@ SCHEDULER = Scheduler(
 )
 
 
-def jobs(count, beam_size=1):
-    search = SearchOptions(max_new_tokens=9, beam_size=beam_size)
+def jobs(count, beam_size=1, tokens=9):
+    search = SearchOptions(max_new_tokens=tokens, beam_size=beam_size)
     return [Job(Entry(np.array([4, 5]), search)) for _ in range(count)]
 
 
@@ -266,27 +266,32 @@ def test_large_requests_take_no_room_that_is_kept_for_small_ones(beams, sent, co
         held += word
 
 
-STEPS = 9  # that a job takes in this simulation
-
-
-def overtaken(queue, workers, words, large):
-    """Let new requests of a word come before each step, and `large` before the 30th. Return how
-    many of those that came after it each worker took before it."""
+def simulate(workers, arriving):
+    """Put the requests that are `arriving` before each step. Yield the step and the worker each
+    time one takes jobs, and these. A job takes as many steps as it may have tokens."""
+    queue = Queue(SCHEDULER, workers)
     running = [{} for _ in range(workers)]  # the jobs of each worker, and when they end
-    counts, later = [0] * workers, set()
-    for now in range(300):
-        if now == 30:
-            queue.put([large])
-        for _ in range(words):
-            queue.put(word := jobs(1))
-            later |= {*word} if now >= 30 else set()
+    for now, requests in enumerate(arriving):
+        for request in requests:
+            queue.put(request)
         for worker, held in enumerate(running):
             running[worker] = held = {job: end for job, end in held.items() if end > now}
             taken = queue.take(worker, [*held], busy=True)
-            if large in taken:
-                return counts
-            held |= dict.fromkeys(taken, now + STEPS)
-            counts[worker] += len(later.intersection(taken))
+            held |= {job: now + job.entry.search.max_new_tokens for job in taken}
+            yield now, worker, taken
+
+
+def overtaken(workers, words, large):
+    """Let new requests of a word come before each step, and `large` before the 30th. Return how
+    many of those that came after it each worker took before it."""
+    arriving = [[jobs(1) for _ in range(words)] for _ in range(300)]
+    later = {job for requests in arriving[30:] for job in chain(*requests)}
+    arriving[30].insert(0, [large])
+    counts = [0] * workers
+    for _, worker, taken in simulate(workers, arriving):
+        if large in taken:
+            return counts
+        counts[worker] += len(later.intersection(taken))
     raise AssertionError("it starves")
 
 
@@ -296,12 +301,14 @@ def overtaken(queue, workers, words, large):
 def test_a_job_that_needs_much_room_is_overtaken_a_limited_number_of_times(workers, beams, words):
     """However many small requests come meanwhile."""
     (large,) = jobs(1, beams)
-    counts = overtaken(Queue(SCHEDULER, workers), workers, words, large)
+    counts = overtaken(workers, words, large)
     assert min(counts) <= OVERTAKEN + words
 
 
 def test_the_other_workers_go_on_while_one_makes_room():
     queue, held, taken = Queue(SCHEDULER, 2), [jobs(200), jobs(200)], [0, 0]
+    for job in chain(*held):
+        job.is_small = True
     queue.put(jobs(1, 400))
     for _ in range(100):
         for worker, running in enumerate(held):
@@ -309,6 +316,35 @@ def test_the_other_workers_go_on_while_one_makes_room():
             taken[worker] += len(queue.take(worker, running, busy=True))
     assert min(taken) <= OVERTAKEN
     assert sum(taken) == 200
+
+
+@pytest.mark.parametrize(
+    ("workers", "requests", "beams"), [(1, 1, 1), (1, 5, 1), (1, 1, 8), (2, 1, 1)]
+)
+def test_words_do_not_wait_until_large_requests_have_room(workers, requests, beams):
+    """Rows of their own keep the next ones out: to refuse words would not help these."""
+    words = [[jobs(1, tokens=2) for _ in range(workers)] for _ in range(600)]
+    came = {job: now for now, each in enumerate(words) for job in chain(*each)}
+    arriving = [[jobs(400, beams, tokens=200) for _ in range(requests)], *words]
+    waits = [
+        now - 1 - came[job]
+        for now, _, taken in simulate(workers, arriving)
+        for job in came.keys() & {*taken}
+    ]
+    assert len(waits) >= len(came) - 9 * workers  # the last ones still wait
+    assert max(waits) <= 9
+
+
+def test_a_worker_makes_room_as_soon_as_only_small_requests_are_in_the_way():
+    queue, earlier, words = Queue(SCHEDULER, 1), jobs(200), []
+    queue.put(large := jobs(1, 400))
+    for _ in range(100):
+        queue.put(jobs(1))
+        words += queue.take(0, [*earlier, *words], busy=True)
+    assert len(words) == 100
+    queue.put(jobs(1))
+    assert queue.take_plain(0, words) == queue.take(0, words, busy=True) == []
+    assert queue.take(0, [], busy=True) == large
 
 
 @given(st.lists(st.integers(0, 4), min_size=80, max_size=80))
