@@ -315,6 +315,7 @@ class Queue:
             if self._waiting.jobs <= SHORT_QUEUE or next(iter(self._waiting)).abandoned:
                 self._waiting.remove_abandoned()
             if not self._waiting:
+                self._first = self._emptied = None
                 return [] if self.open or busy else None
             held = [job.size for job in running]
             admitted = self._shared.admit((job.size for job in self._waiting), held)
@@ -403,6 +404,8 @@ class Queue:
         """Take these jobs, or some of them, before the first one."""
         taken = self._hand_out(worker, len(small), small)
         self._overtaken += len(taken)
+        if not self._waiting:  # the first was among them, and would be kept after it has ended
+            self._first = self._emptied = None
         return taken
 
     def _is_for(self, worker: int) -> bool:

@@ -1,5 +1,6 @@
 import dataclasses
 import random
+import weakref
 from collections import Counter
 from contextlib import suppress
 from itertools import chain
@@ -345,6 +346,37 @@ def test_a_worker_makes_room_as_soon_as_only_small_requests_are_in_the_way():
     queue.put(jobs(1))
     assert queue.take_plain(0, words) == queue.take(0, words, busy=True) == []
     assert queue.take(0, [], busy=True) == large
+
+
+def test_a_worker_that_has_made_room_in_vain_gathers_no_rows():
+    """Few rows go to the busiest worker once the job is cancelled for which it made room."""
+    queue, held = Queue(SCHEDULER, 2), [jobs(3), jobs(1)]
+    held[1][0].is_small = True
+    queue.put(large := jobs(1, 400))
+    for _ in range(OVERTAKEN):
+        queue.put(jobs(1))
+        assert queue.take(1, held[1], busy=True)
+    queue.put(word := jobs(1))
+    assert queue.take(1, held[1], busy=True) == []
+    for job in [*large, *word]:
+        job.result.cancel()
+    for worker in (0, 1):
+        assert queue.take(worker, held[worker], busy=True) == []
+    queue.put(word := jobs(1))
+    assert queue.take(1, held[1], busy=True) == []
+    assert queue.take(0, held[0], busy=True) == word
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_queue_keeps_no_job_that_it_has_handed_out(plain):
+    """Not the last one either, which a worker took into the room that is kept for it."""
+    queue, held = Queue(SCHEDULER, 1), jobs(325)
+    queue.put(word := jobs(1))
+    taken = queue.take_plain(0, held) if plain else queue.take(0, held, busy=True)
+    assert taken == word
+    result = weakref.ref(word[0].result)
+    del word, taken
+    assert result() is None
 
 
 @given(st.lists(st.integers(0, 4), min_size=80, max_size=80))
