@@ -111,17 +111,13 @@ class Job:
     def report(self, progress: Progress) -> None:
         """Pass on what is new: a job that is computed again repeats what it has reported."""
         known = self.reported - self.progressed
-        if isinstance(progress, list):
-            self.progressed += len(progress)
-            progress = progress[max(known, 0) :]
-        else:
-            self.progressed += 1
+        self.progressed += len(progress) if isinstance(progress, list) else 1
         if self.progressed > self.reported:
             self.reported = self.progressed
-            self.on_progress(progress)
+            self.on_progress(progress[known:] if isinstance(progress, list) else progress)
 
     def forget(self) -> None:
-        """Drop what has been computed, except that progress has been reported."""
+        """Drop what has been computed, but keep the count of reported progress."""
         self.answer, self.cross, self.progressed = Answer(), None, 0
 
     def finish(self, outcome: Answer | HeedError) -> None:
