@@ -36,6 +36,7 @@ HEADERS = {"Authorization": f"Bearer {KEY}"}
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols.md").read_text(encoding="utf-8")
 TRANSLATE, PRONOUNCE = "/models/translator", "/models/g2p-en"
 FEATURES = "/pipeline/feature-extraction/g2p-en"
+FEATURES_OF_TRANSLATOR = "/pipeline/feature-extraction/translator"
 
 
 @pytest.fixture(scope="module")
@@ -251,6 +252,32 @@ def test_features_are_asked_for_beside_the_text_or_in_parameters(stock, http, se
     np.testing.assert_array_equal(np.float32(answer.json()), expected)
 
 
+@pytest.mark.parametrize("place", [lambda given: given, lambda given: {"parameters": given}])
+def test_features_are_those_of_the_language_that_is_given(http, place):
+    body = {"model": "translator", "source": "hello", "pooling": "mean"}
+
+    def embed(code):
+        given = place({"src_lang": code, "normalize": False})
+        return http.post(FEATURES_OF_TRANSLATOR, json={"inputs": "hello", **given}).json()
+
+    languages = ("eng_Latn", "arb_Arab")
+    for code in languages:
+        expected = http.post("/v1/encode", json={**body, "source_language": code}).json()
+        np.testing.assert_array_equal(embed(code), [expected["results"][0]["embedding"]])
+    assert embed(languages[0]) != embed(languages[1])
+
+
+def test_features_of_an_encoder_that_reads_the_target_language_need_it(needs_none):
+    path, body = "/pipeline/feature-extraction/needs-none", {"inputs": "red"}
+    with opened(needs_none, protocols="hugging-face") as client:
+        assert "tgt_lang is required" in client.post(path, json=body).json()["error"]
+        vectors = [
+            client.post(path, json={**body, "tgt_lang": code}).json() for code in ("en", "fr")
+        ]
+    assert len(vectors[0][0]) == len(vectors[1][0])
+    assert vectors[0] != vectors[1]
+
+
 def test_a_text_is_cut_to_be_embedded_if_the_client_says_so(stock, http):
     long = "daughters" * 100
     assert http.post(FEATURES, json={"inputs": long}).status_code == 400
@@ -371,6 +398,13 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
         (PRONOUNCE, {"parameters": {"watermark": True}}, "are not used by the model: ['watermark"),
         (PRONOUNCE, {"inputs": ["read"], "stream": True}, "a stream has one text"),
         (TRANSLATE, {"inputs": "hello"}, "parameters/src_lang is required"),
+        (FEATURES_OF_TRANSLATOR, {"inputs": "hello"}, "src_lang is required"),
+        (
+            FEATURES_OF_TRANSLATOR,
+            {"inputs": "hello", "src_lang": "en"},
+            "src_lang is 'en', which this model does not know: did you mean ",
+        ),
+        (FEATURES, {"src_lang": "en"}, "this model has no languages: omit src_lang"),
         (
             TRANSLATE,
             {"inputs": "hello", "parameters": {**PAIR, "tgt_lang": "he"}},

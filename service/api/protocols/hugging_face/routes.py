@@ -21,6 +21,8 @@ from service.api.endpoints.decode.endpoint import prepare, run_decode
 from service.api.endpoints.encode import EncodeRequest, run_encode
 from service.api.protocols.hugging_face.parameters import (
     BESIDE,
+    OUR_WORDS,
+    THEIRS,
     Parameters,
     check_places,
     read_parameters,
@@ -142,6 +144,18 @@ class FeatureRequest(Strict):
     encoding_format: Literal["float"] = Field(
         default="float", description="Vectors are lists of numbers."
     )
+    src_lang: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Code of the texts' language. Required only if the model must know it and has"
+        " several.",
+    )
+    tgt_lang: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Code of a language to translate into. Required only if the encoder of the"
+        " model must know it and it has several.",
+    )
     parameters: dict[str, Any] = Field(
         default={}, description="More of these fields: older clients send them here."
     )
@@ -221,6 +235,8 @@ async def extract_features(body: FeatureBody, call: Call, model: str) -> Respons
     asked = EncodeRequest.model_construct(
         model=found.name,
         source=texts,
+        source_language=body.src_lang,
+        target_language=body.tgt_lang,
         pooling="mean",
         normalize=body.normalize,
         dimensions=body.dimensions,
@@ -228,9 +244,8 @@ async def extract_features(body: FeatureBody, call: Call, model: str) -> Respons
     try:
         encoded = await run_encode(asked, call, "/inputs")
     except (Invalid, TooLarge) as error:
-        if isinstance(body.inputs, str):  # it was not in a list
-            raise error.change_faults(name_text) from None
-        raise
+        rename = partial(rename_feature, single=isinstance(body.inputs, str))
+        raise error.change_faults(rename) from None
     return await answer(call, encoded, lambda each: [one["embedding"] for one in each["results"]])
 
 
@@ -345,9 +360,13 @@ def write_result(
     return [{**text, "details": each} for text, each in zip(texts, details, strict=True)]
 
 
-def name_text(fault: Fault) -> Fault:
-    """Return a fault of the only text."""
-    return Fault(fault.pointer.replace("/inputs/0", "/inputs"), fault.detail)
+def rename_feature(fault: Fault, single: bool) -> Fault:
+    """Return a fault of /v1/encode in the names of the client. A `single` text was in no list."""
+    field = fault.pointer.removeprefix("/")
+    pointer = f"/{THEIRS[field]}" if field in THEIRS else fault.pointer
+    if single:
+        pointer = pointer.replace("/inputs/0", "/inputs")
+    return Fault(pointer, OUR_WORDS.sub(lambda found: THEIRS[found[1]], fault.detail))
 
 
 async def answer(
