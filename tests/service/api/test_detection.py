@@ -59,6 +59,33 @@ def test_only_languages_of_the_model_are_detected(codes, code, text):
     assert Detector(codes).detect(texts[text])[0].language == code
 
 
+@pytest.mark.parametrize(
+    ("codes", "text", "code"),
+    [
+        (["fra_Latn"], "fra_Latn", "fra_Latn"),  # alone, but one of many
+        (["spa_Latn"], "fra_Latn", "spa_Latn"),
+        (["ell_Grek", "spa_Latn"], "fra_Latn", "spa_Latn"),
+    ],
+)
+def test_of_some_languages_the_best_has_its_confidence_among_all(nllb, codes, text, code):
+    every = {each.language: each.confidence for each in nllb.detect(TEXTS[text])}
+    best = nllb.detect(TEXTS[text], codes)[0]
+    assert (best.language, best.confidence) == (code, every.get(code, best.confidence))
+    assert (best.confidence > 50) == (code == text)
+
+
+def test_a_language_with_several_codes_has_one_that_is_asked_for():
+    two = Detector(["en", "eng_Latn", "fr"])
+    found = [two.detect(TEXTS["eng_Latn"], codes)[0] for codes in (["en"], ["eng_Latn"], [])]
+    assert [each.language for each in found] == ["en", "eng_Latn", "en"]
+    assert found[0].confidence == found[1].confidence > 50
+
+
+@pytest.mark.parametrize(("codes", "code"), [(["xx", "fr"], "fr"), (["de", "en"], "en")])
+def test_without_text_one_of_some_languages_is_taken(codes, code):
+    assert Detector(["en", "xx", "de", "fr"]).detect("12", codes) == [(code, 0.0)]
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_single_language_is_not_detected_but_taken(text):
     assert Detector(["xx", "fr"]).detect(TEXTS[text]) == [("fr", 0.0)]
@@ -140,4 +167,7 @@ def test_only_languages_that_lead_to_the_target_are_detected(tiny, tmp_path):
         for source, target in pairs.values():
             body = {"q": "red", "source": "auto", "target": target}
             answer = client.post("/translate", json=body).json()
-            assert answer["detectedLanguage"]["language"] == source
+            every = client.post("/detect", json={"q": "red"}).json()
+            found = {each["language"]: each for each in every}
+            assert answer["detectedLanguage"] == found[source]
+            assert found[source]["confidence"] > 0

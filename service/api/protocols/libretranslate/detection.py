@@ -1,6 +1,6 @@
 """Detect the language of a text by the package lingua, among languages with a model's codes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,32 +42,42 @@ class Detector:
 
         every = {each.iso_code_639_1.name: each for each in Language.all()}
         known = {name.lower(): each.iso_code_639_3.name.lower() for name, each in every.items()}
-        names = {code: language_of(code, known) for code in codes}
-        self._codes: dict[Language, str] = {}
-        for code, name in names.items():
+        self._names = {code: language_of(code, known) for code in codes}
+        self._codes: dict[Language, list[str]] = {}
+        for code, name in self._names.items():
             if name is not None:
-                self._codes.setdefault(every[name.upper()], code)
-        first = next(iter(self._codes.values()), codes[0])
-        self._fallback = next((code for code, name in names.items() if name == "en"), first)
+                self._codes.setdefault(every[name.upper()], []).append(code)
         # lingua reads a model at its first use, and keeps the interpreter's lock meanwhile: for all
         # languages at once a second, one by one at most 50 ms.
         for language in self._codes:
             for name, text in PROBES.items():
                 if language != every[name]:
                     open_detector([language, every[name]]).compute_language_confidence_values(text)
-        # Of a single language the library is certain or knows nothing
+        # With one language the library answers 0 or 1, which says nothing
         self._library = open_detector(self._codes) if len(self._codes) > 1 else None
 
-    def detect(self, text: str) -> list[Detected]:
-        """Return the most probable languages, best first. If there is none, such as for digits, or
-        no choice, return English, or else the first language, with no confidence."""
+    def detect(self, text: str, codes: Collection[str] = ()) -> list[Detected]:
+        """Return the most probable of `codes`, or of all if none is given, best first, each with
+        its confidence among all languages.
+
+        If none is probable, as for digits, or the detector has only one language, return English
+        or else the first language, with confidence 0.
+        """
+        codes = codes or self._names
         values = self._library.compute_language_confidence_values(text) if self._library else []
         found = [
-            Detected(self._codes[each.language], round(100 * each.value, 1))
-            for each in values[:MOST]
-        ]
-        likely = [each for each in found if each.confidence]
-        return likely or [Detected(self._fallback, 0.0)]
+            Detected(code, round(100 * each.value, 1))
+            for each in values
+            if each.value
+            for code in [code for code in self._codes[each.language] if code in codes][:1]
+        ][:MOST]
+        likely = found[:1] + [each for each in found[1:] if each.confidence]
+        return likely or [Detected(self._choose_without_text(codes), 0.0)]
+
+    def _choose_without_text(self, codes: Collection[str]) -> str:
+        """Return English, or else the first language that the library knows, or else the first."""
+        names = self._names
+        return min(codes, key=lambda code: (names[code] != "en", names[code] is None))
 
 
 @lru_cache(4)  # models may change while the service runs

@@ -50,6 +50,12 @@ def choose_model(every: Sequence[Pairs], source: str, target: str) -> Model:
     return fitting[0]
 
 
+def sources_of(every: Iterable[Pairs]) -> tuple[str, ...]:
+    """Return the languages that the models list as sources: those that may be detected."""
+    codes = dict.fromkeys(code for each in every for code in each.sources)
+    return tuple(code for code in codes if code != AUTO)
+
+
 def sources_into(every: Sequence[Pairs], target: str) -> tuple[str, ...]:
     """Return the languages from which some model translates into another one. Raise Invalid if no
     model has that."""

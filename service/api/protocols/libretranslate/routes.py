@@ -33,6 +33,7 @@ from service.api.protocols.libretranslate.pairs import (
     choose_model,
     pairs_of,
     sources_into,
+    sources_of,
 )
 from service.api.reading.call import ROW_OPTIONS, Call
 from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body
@@ -109,7 +110,8 @@ async def translate(call: Call) -> Response:
     every = pairs_of(call.service.registry.served.values())
     source, detected = body.source, None
     if source == AUTO and AUTO not in (codes := sources_into(every, body.target)):
-        detected = (await detect_languages(call, codes, await read_texts(call, body)))[0]
+        texts = await read_texts(call, body)
+        detected = (await detect_languages(call, sources_of(every), texts, codes))[0]
         source = detected.language
     model = choose_model(every, source, body.target)
     own = model.manifest.decoding.beam_size
@@ -154,12 +156,13 @@ async def read_texts(call: Call, body: TranslateRequest) -> list[str]:
 
 
 async def detect_languages(
-    call: Call, codes: tuple[str, ...], texts: Iterable[str]
+    call: Call, every: tuple[str, ...], texts: Iterable[str], codes: Sequence[str] = ()
 ) -> list[Detected]:
-    """Return the most probable of these languages, best first. Raise Invalid."""
+    """Return the most probable of these languages, best first, or of those `codes` of them, if some
+    are given. Raise Invalid."""
     text = beginning(texts)
     check_unicode(text, "/q")
-    return await call.compute_limited(lambda: detector_of(codes).detect(text))
+    return await call.compute_limited(lambda: detector_of(every).detect(text, codes))
 
 
 def write_detected(body: TranslateRequest, detected: Detected | None) -> Document:
@@ -246,11 +249,10 @@ async def detect(call: Call) -> list[Detected]:
     negotiate(call, [JSON])
     body = await read_request(call, DetectRequest)
     check_key(call, body.api_key)
-    every = pairs_of(call.service.registry.served.values())
-    codes = dict.fromkeys(code for each in every for code in each.sources if code != AUTO)
+    codes = sources_of(pairs_of(call.service.registry.served.values()))
     if not codes:
         raise Invalid("no model of this service lists source languages, so none is detected")
-    return await detect_languages(call, tuple(codes), texts_of(body.q))
+    return await detect_languages(call, codes, texts_of(body.q))
 
 
 @router.get("/languages", summary="List the languages as LibreTranslate does")
