@@ -15,6 +15,7 @@ from libretranslatepy import LibreTranslateAPI
 from service.api.protocols.libretranslate.routes import name_format
 from service.errors import Fault
 from tests.conftest import ALIGNMENT, KEY, edit_manifest, opened, sender
+from tests.service.api.conftest import copy_of
 
 TAG = re.compile("<[^>]*>")
 PAIR = {"source": "eng_Latn", "target": "heb_Hebr"}
@@ -97,8 +98,8 @@ def test_a_model_that_needs_no_source_language_translates_from_all_that_it_lists
     [
         (("en", "heb_Hebr"), "en", "did you mean en_XX?"),
         (("zz", "heb_Hebr"), "zz", "give one, such as arb_Arab, en_XX"),
-        (("eng_Latn", "zho_Hans"), "zho_Hans", "give one, such as eng_Latn"),
-        (("auto", "zho_Hans"), "zho_Hans", "give one, such as eng_Latn"),
+        (("eng_Latn", "zho_Hans"), "zho_Hans", "it is not a target language here: give "),
+        (("auto", "zho_Hans"), "zho_Hans", "it is not a target language here: give "),
     ],
 )
 def test_the_client_is_told_which_languages_there_are(stock, languages, wrong, part):
@@ -107,6 +108,39 @@ def test_the_client_is_told_which_languages_there_are(stock, languages, wrong, p
     assert (status, error) == (400, f"{wrong} is not supported")
     assert advice.startswith(part)
     assert advice.endswith(" GET /languages lists all")
+
+
+@pytest.mark.parametrize(
+    ("languages", "wrong", "advice"),
+    [
+        (("en", "es"), "es", "give one, such as pt;"),
+        (("en", "fr"), "fr", "give one, such as pt;"),  # and not fra_Latn
+        (("eng_Latn", "fr"), "fr", "did you mean fra_Latn?"),
+        (("auto", "fr"), "fr", "did you mean fra_Latn?"),
+        (("auto", "es"), "es", "give one, such as deu_Latn, fra_Latn, pt;"),
+        (("pt", "fra_Latn"), "pt", "it is not a source language here: give one, such as"),
+        (("fra_Latn", "pt"), "fra_Latn", "it is not a source language here: did you mean"),
+        (("en", "eng_Latn"), "eng_Latn", "it is not a target language here: give one, such as pt;"),
+    ],
+)
+def test_advised_languages_make_a_pair_with_the_other(two_models, languages, wrong, advice):
+    source, target = languages
+    answer = two_models.post("/translate", json={"q": "red", "source": source, "target": target})
+    assert (answer.status_code, answer.json()["error"]) == (400, f"{wrong} is not supported")
+    assert answer.json()["advice"].startswith(advice)
+
+
+@pytest.fixture(scope="module")
+def two_models(tiny, tmp_path_factory):
+    """A service that translates from `en` into one language, and from `eng_Latn` into two."""
+    folder = tmp_path_factory.mktemp("two")
+    pairs = {
+        "one": {"source": {"en": [5]}, "target": {"pt": [7]}},
+        "other": {"source": {"eng_Latn": [5]}, "target": {"fra_Latn": [7], "deu_Latn": [8]}},
+    }
+    bundles = [copy_of(tiny, folder, name, languages=each) for name, each in pairs.items()]
+    with opened(*bundles, protocols="libretranslate") as client:
+        yield client
 
 
 @pytest.mark.parametrize(

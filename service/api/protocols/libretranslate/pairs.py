@@ -41,8 +41,8 @@ def pairs_of(models: Iterable[Model]) -> list[Pairs]:
 def choose_model(every: Sequence[Pairs], source: str, target: str) -> Model:
     """Return the first model that translates from one language into another. Raise Invalid."""
     check_any(every)
-    check_code(source, [code for pairs in every for code in pairs.sources])
-    check_code(target, [code for pairs in every for code in pairs.targets])
+    check_source(source, every)
+    check_target(target, every, [each for each in every if source in each.sources])
     fitting = [each.model for each in every if source in each.sources and target in each.targets]
     if not fitting:
         detail = f"is {target!r}, into which no model translates from {source!r}: GET /languages"
@@ -60,7 +60,7 @@ def sources_into(every: Sequence[Pairs], target: str) -> tuple[str, ...]:
     """Return the languages from which some model translates into another one. Raise Invalid if no
     model has that."""
     check_any(every)
-    check_code(target, [code for pairs in every for code in pairs.targets])
+    check_target(target, every, every)
     return tuple(
         dict.fromkeys(code for each in every if target in each.targets for code in each.sources)
     )
@@ -71,11 +71,28 @@ def check_any(every: Sequence[Pairs]) -> None:
         raise Invalid.at("/target", f"cannot be chosen: {NO_LANGUAGES}")
 
 
-def check_code(given: str, codes: Sequence[str]) -> None:
-    """Raise Unsupported if no model has a language of this code."""
-    if given in codes:
-        return
+def check_source(given: str, every: Sequence[Pairs]) -> None:
+    """Raise Unsupported if no model translates from this language."""
+    sources = [code for each in every for code in each.sources]
+    if given not in sources:
+        only_target = any(given in each.targets for each in every)
+        raise Unsupported(given, advise(given, sources, "source" if only_target else ""))
+
+
+def check_target(given: str, every: Sequence[Pairs], fitting: Iterable[Pairs]) -> None:
+    """Raise Unsupported if no model translates into this language, and advise languages into which
+    those that are `fitting` do."""
+    if all(given not in each.targets for each in every):
+        only_source = any(given in each.sources for each in every)
+        targets = [code for each in fitting for code in each.targets]
+        raise Unsupported(given, advise(given, targets, "target" if only_source else ""))
+
+
+def advise(given: str, codes: Sequence[str], lacking: str) -> str:
+    """Return which codes to send in place of another one. If `lacking`, a side, is not empty, the
+    code is known on the other side alone."""
     near = nearest(given, codes)
     some = ", ".join(sorted(set(codes))[:NAMED])
     advice = f"did you mean {' or '.join(near)}?" if near else f"give one, such as {some};"
-    raise Unsupported(given, f"{advice} GET /languages lists all")
+    why = f"it is not a {lacking} language here: " if lacking else ""
+    return f"{why}{advice} GET /languages lists all"
