@@ -354,6 +354,21 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
             {"parameters": {"num_return_sequences": 2}},
             "parameters/num_return_sequences is 2 but num_beams is 1",
         ),
+        (
+            PRONOUNCE,
+            {"parameters": {"num_beams": 2, "do_sample": True, "top_k": 5}},
+            "parameters/do_sample starts sampling, which num_beams > 1 (beam search) cannot be",
+        ),
+        (
+            PRONOUNCE,
+            {"parameters": {"num_beams": 2, "top_k": 5}},
+            "parameters/top_k starts sampling, which num_beams > 1 (beam search) cannot be",
+        ),
+        (
+            PRONOUNCE,
+            {"parameters": {"num_beams": 2, "do_sample": True, "temperature": 3}},
+            "parameters/temperature is 3: temperature (sampling) and num_beams > 1",
+        ),
         (PRONOUNCE, {"num_beams": 4}, "body has num_beams beside inputs: put num_beams into param"),
         (PRONOUNCE, {"num_beam": 4}, "has num_beam beside inputs: put num_beams into parameters"),
         (PRONOUNCE, {"beam_size": 4}, "has beam_size beside inputs: put num_beams into parameters"),

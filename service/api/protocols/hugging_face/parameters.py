@@ -114,6 +114,7 @@ def read_parameters(given: Mapping[str, Any], manifest: Manifest) -> Parameters:
         del options["top_k"]
     drawing = [name for name in DRAWING if name in options]
     if parameters.get("do_sample", bool(drawing)):
+        check_beams(parameters)
         options.setdefault("temperature", 1.0)
     else:
         options = {name: each for name, each in options.items() if name not in (*DRAWING, "seed")}
@@ -139,6 +140,17 @@ def check_least(
     detail = f"is {parameters[name]}, but targets have at most {parameters[name] - least + most}"
     advice = f"lower {name}{f' or raise {other}' if most < longest else ''}"
     raise Invalid.at(f"/parameters/{name}", f"{detail} tokens: {advice}")
+
+
+def check_beams(parameters: Mapping[str, Any]) -> None:
+    """Raise Invalid if sampling begins without a temperature, which /v1/decode would name, and
+    there are several beams."""
+    beams = parameters.get("num_beams")
+    if "temperature" in parameters or type(beams) is not int or beams <= 1:
+        return
+    name = next(each for each in ("do_sample", *DRAWING) if each in parameters)
+    detail = "starts sampling, which num_beams > 1 (beam search) cannot be combined with"
+    raise Invalid.at(f"/parameters/{name}", f"{detail}; leave one of them out")
 
 
 def add_bad_words(options: dict[str, Any], value: Any, manifest: Manifest) -> None:
