@@ -91,6 +91,7 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "target_text": ("target",),
     "tgt_lang": ("target_language",),
     "top_h": (),
+    "top_n_tokens": ("top_log_probs",),
 }
 # Fields of ids
 IDS = (

@@ -409,6 +409,11 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
             {"parameters": {"force_words_ids": [[1]]}},
             "['force_words_ids']: POST /v1/decode takes required; the parameters are",
         ),
+        (
+            PRONOUNCE,
+            {"parameters": {"top_n_tokens": 2}},
+            "['top_n_tokens']: POST /v1/decode takes top_log_probs; the parameters are",
+        ),
         (PRONOUNCE, {"parameters": {"forced_bos_token_id": 1}}, "did you mean tgt_lang? the para"),
         (PRONOUNCE, {"parameters": {"watermark": True}}, "are not used by the model: ['watermark"),
         (PRONOUNCE, {"inputs": ["read"], "stream": True}, "a stream has one text"),
