@@ -147,6 +147,36 @@ def test_a_score_needs_a_target_and_says_which_inputs_hold_it(client):
     assert "/target is required: send target (BYTES, one axis) or target_ids" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("suffix", "output", "parameters", "advice"),
+    [
+        (".attention", "alignment", {"attention": {}}, "set alignment in attention, such as to"),
+        (".attention", "encoder", {}, "add encoder to kinds in attention"),
+        (
+            ".attention",
+            "cross_rows",
+            {"attention": {"kinds": ["encoder"]}},
+            "add cross to kinds in",
+        ),
+        (".encode", "hidden", {"pooling": "mean"}, "set pooling to none"),
+        (".encode", "embedding", {}, "set pooling to mean, max, first or last"),
+        ("", "tokens", {"split": "sentences"}, "omit split and markup"),
+        ("", "length", {"markup": "xml"}, "omit split and markup"),
+    ],
+)
+def test_an_output_of_other_requests_says_what_brings_it(
+    client, suffix, output, parameters, advice
+):
+    path = f"/v2/models/g2p-en{suffix}"
+    assert output in [each["name"] for each in client.get(path).json()["outputs"]]
+    body = {**REQUEST, "parameters": parameters, "outputs": [{"name": output}]}
+    answer = client.post(f"{path}/infer", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(
+        f"/{output} is not an output of this request: {advice}"
+    )
+
+
 def test_an_unknown_path_is_told_those_of_the_protocol(client):
     told = client.get("/v2/repository/index").json()["error"]
     assert "POST /v2/models/{name}/infer" in told

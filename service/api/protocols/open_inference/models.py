@@ -40,13 +40,23 @@ ResultDocument = dict[str, Any]  # one of the results of an endpoint's answer
 ReadResult = Callable[[ResultDocument], Any]
 
 
+class Condition(NamedTuple):
+    """What a request must be for an output to be in its answer, and how to make it so."""
+
+    holds: Callable[[Any], bool]
+    advice: str
+
+
+def is_any(_body: BaseModel) -> bool:
+    return True
+
+
 class Output(NamedTuple):
-    """An output of a model. `read` returns its part of a result; `given` says whether it is in the
-    answer to a request."""
+    """An output of a model. `read` returns its part of a result."""
 
     form: Form
     read: ReadResult
-    given: Callable[[Any], bool] = lambda _: True
+    given: Condition = Condition(is_any, "")
 
 
 @dataclass(frozen=True)
@@ -101,19 +111,22 @@ def count_tokens(result: ResultDocument) -> int:
     return len(result["tokens"])
 
 
+WHOLE = Condition(is_whole, "omit split and markup")
+TOKENS = Condition(keeps_tokens, "set pooling to none")
+POOLED = Condition(pools_tokens, "set pooling to mean, max, first or last")
 DECODED: dict[str, Output] = {
     "text": Output(Form("BYTES", 2), of_hypotheses("text")),
     "score": Output(Form("FP32", 2), of_hypotheses("score")),
     "finish_reason": Output(Form("BYTES", 2), of_hypotheses("finish_reason")),
-    "length": Output(Form("INT64", 2), of_hypotheses("token_ids", len), is_whole),
-    "tokens": Output(Form("BYTES", 3), of_hypotheses("tokens"), is_whole),
-    "token_ids": Output(Form("INT64", 3), of_hypotheses("token_ids"), is_whole),
-    "log_probs": Output(Form("FP32", 3), of_hypotheses("log_probs"), is_whole),
+    "length": Output(Form("INT64", 2), of_hypotheses("token_ids", len), WHOLE),
+    "tokens": Output(Form("BYTES", 3), of_hypotheses("tokens"), WHOLE),
+    "token_ids": Output(Form("INT64", 3), of_hypotheses("token_ids"), WHOLE),
+    "log_probs": Output(Form("FP32", 3), of_hypotheses("log_probs"), WHOLE),
     "source_length": Output(Form("INT64", 1), itemgetter("source_tokens")),
 }
 ENCODED: dict[str, Output] = {
-    "hidden": Output(Form("FP32", 3), itemgetter("hidden"), keeps_tokens),
-    "embedding": Output(Form("FP32", 2), itemgetter("embedding"), pools_tokens),
+    "hidden": Output(Form("FP32", 3), itemgetter("hidden"), TOKENS),
+    "embedding": Output(Form("FP32", 2), itemgetter("embedding"), POOLED),
     "length": Output(Form("INT64", 1), count_tokens),
     "tokens": Output(Form("BYTES", 2), itemgetter("tokens")),
 }
@@ -149,7 +162,7 @@ class BlockReader(NamedTuple):
     def columns(self, result: ResultDocument) -> list[str]:
         return [token.text for token in self.block(result)["columns"]]
 
-    def given(self, body: AttentionRequest) -> bool:
+    def is_selected(self, body: AttentionRequest) -> bool:
         return self.kind in body.attention.kinds
 
 
@@ -184,19 +197,21 @@ def weights_outputs(kind: AttentionKind) -> dict[str, Output]:
     """Return the outputs of a kind of attention: the weights, their rows and columns before they
     are padded, and the tokens of both."""
     reader = BlockReader(kind)
+    given = Condition(reader.is_selected, f"add {kind} to kinds in attention")
     return {
-        kind: Output(Form("FP32", 5), reader.weights, reader.given),
-        f"{kind}_shape": Output(Form("INT64", 2), reader.shape, reader.given),
-        f"{kind}_rows": Output(Form("BYTES", 2), reader.rows, reader.given),
-        f"{kind}_columns": Output(Form("BYTES", 2), reader.columns, reader.given),
+        kind: Output(Form("FP32", 5), reader.weights, given),
+        f"{kind}_shape": Output(Form("INT64", 2), reader.shape, given),
+        f"{kind}_rows": Output(Form("BYTES", 2), reader.rows, given),
+        f"{kind}_columns": Output(Form("BYTES", 2), reader.columns, given),
     }
 
 
+ALIGNED = Condition(aligns, "set alignment in attention, such as to argmax")
 ATTENDED: dict[str, Output] = {
     **weights_outputs("cross"),
     **weights_outputs("decoder"),
     **weights_outputs("encoder"),
-    "alignment": Output(Form("BYTES", 3), read_alignments, aligns),
+    "alignment": Output(Form("BYTES", 3), read_alignments, ALIGNED),
     "target": Output(Form("BYTES", 1), itemgetter("target")),
 }
 ONLY_JSON = frozenset({"attention", "words", "source_share"})

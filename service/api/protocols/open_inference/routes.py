@@ -142,7 +142,7 @@ async def infer(call: Call, name: str, version: str | None = None) -> Response:
         return validate(task.body, {"model": model.name, **fields})
 
     body = await call.compute_reading(read, len(content))
-    chosen = choose_outputs(asked, task, body)
+    chosen = choose_outputs(asked, task.outputs, body)
     in_binary = choose_binary(asked, chosen)
     try:
         computed = count_padding(await task.run(body, call))
@@ -233,12 +233,18 @@ def gather_fields(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -
     }
 
 
-def choose_outputs(asked: InferRequest, task: Task, body: BaseModel) -> list[str]:
+def choose_outputs(
+    asked: InferRequest, outputs: Mapping[str, Output], body: BaseModel
+) -> list[str]:
     """Return the names of the outputs to send. Raise Invalid for one that the answer lacks."""
-    given = [name for name, output in task.outputs.items() if output.given(body)]
     for each in asked.outputs:
-        check_name(each.name, given, "output")
-    return list(dict.fromkeys(each.name for each in asked.outputs)) or given
+        check_name(each.name, list(outputs), "output")
+        given = outputs[each.name].given
+        if not given.holds(body):
+            detail = f"is not an output of this request: {given.advice}"
+            raise Invalid.at(f"/{each.name}", detail)
+    chosen = dict.fromkeys(each.name for each in asked.outputs)
+    return list(chosen) or [name for name, each in outputs.items() if each.given.holds(body)]
 
 
 def choose_binary(asked: InferRequest, chosen: Sequence[str]) -> set[str]:
