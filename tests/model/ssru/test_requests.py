@@ -24,7 +24,7 @@ REASON = "the model's decoder is an SSRU, which has no self-attention"
 
 @pytest.fixture(scope="module")
 def client(recurrent):
-    with opened(recurrent, precision="fp32") as client:
+    with opened(recurrent, precision="fp32", protocols=["open-inference"]) as client:
         yield client
 
 
@@ -139,6 +139,14 @@ def test_attention_of_the_decoder_is_refused_with_the_reason(client, kinds, medi
     assert said in answer.json()["detail"]
     decoded = client.post("/v1/decode", json=body)
     assert (decoded.status_code, said in decoded.json()["detail"]) == (404, True)
+
+
+def test_open_inference_lists_outputs_of_the_kinds_that_the_card_lists(client):
+    (card,) = client.get("/v1/models").json()["models"]
+    listed = client.get(f"/v2/models/{card['name']}.attention").json()["outputs"]
+    weights = [each["name"] for each in listed if len(each["shape"]) == 5]
+    assert sorted(weights) == sorted(card["attention"]) == ["cross", "encoder"]
+    assert not [each for each in listed if each["name"].startswith("decoder")]
 
 
 def test_a_head_of_the_decoder_cannot_be_switched_off(client):

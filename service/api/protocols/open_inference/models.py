@@ -22,10 +22,11 @@ from service.api.endpoints.encode import EncodeRequest, run_encode
 from service.api.endpoints.score import ScoreRequest, run_score
 from service.api.protocols.open_inference.tensors import Form
 from service.api.reading.call import Call
-from service.api.reading.selection import ATTENTION_GRAPHS
+from service.api.reading.selection import ATTENTION_GRAPHS, kinds_of
 from service.arrays import FloatArray
 from service.attention import AttentionKind
 from service.errors import Invalid
+from service.serving.model import Model
 
 # Fields of our requests that are tensors, or with which an answer would not fit into tensors
 NO_PARAMETERS = {"model", "source", "target", "partial", "stream", "encoding", "top_log_probs"}
@@ -52,11 +53,13 @@ def is_any(_body: BaseModel) -> bool:
 
 
 class Output(NamedTuple):
-    """An output of a model. `read` returns its part of a result."""
+    """An output of a model. `read` returns its part of a result. Only models that can show the
+    `kind` of attention have it."""
 
     form: Form
     read: ReadResult
     given: Condition = Condition(is_any, "")
+    kind: AttentionKind | None = None
 
 
 @dataclass(frozen=True)
@@ -199,10 +202,10 @@ def weights_outputs(kind: AttentionKind) -> dict[str, Output]:
     reader = BlockReader(kind)
     given = Condition(reader.is_selected, f"add {kind} to kinds in attention")
     return {
-        kind: Output(Form("FP32", 5), reader.weights, given),
-        f"{kind}_shape": Output(Form("INT64", 2), reader.shape, given),
-        f"{kind}_rows": Output(Form("BYTES", 2), reader.rows, given),
-        f"{kind}_columns": Output(Form("BYTES", 2), reader.columns, given),
+        kind: Output(Form("FP32", 5), reader.weights, given, kind),
+        f"{kind}_shape": Output(Form("INT64", 2), reader.shape, given, kind),
+        f"{kind}_rows": Output(Form("BYTES", 2), reader.rows, given, kind),
+        f"{kind}_columns": Output(Form("BYTES", 2), reader.columns, given, kind),
     }
 
 
@@ -211,7 +214,7 @@ ATTENDED: dict[str, Output] = {
     **weights_outputs("cross"),
     **weights_outputs("decoder"),
     **weights_outputs("encoder"),
-    "alignment": Output(Form("BYTES", 3), read_alignments, ALIGNED),
+    "alignment": Output(Form("BYTES", 3), read_alignments, ALIGNED, "cross"),
     "target": Output(Form("BYTES", 1), itemgetter("target")),
 }
 ONLY_JSON = frozenset({"attention", "words", "source_share"})
@@ -229,6 +232,12 @@ TASKS = {
         ScoreRequest, partial(run_score, padded=True), SOURCE | TARGET, SCORED, frozenset({"score"})
     ),
 }
+
+
+def outputs_of(task: Task, model: Model) -> dict[str, Output]:
+    """Return the outputs that this model can give."""
+    shown = {None, *kinds_of(model)}
+    return {name: output for name, output in task.outputs.items() if output.kind in shown}
 
 
 def read_sequences(

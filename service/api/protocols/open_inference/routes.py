@@ -18,6 +18,7 @@ from service.api.protocols.open_inference.models import (
     Output,
     ResultDocument,
     Task,
+    outputs_of,
     read_sequences,
 )
 from service.api.protocols.open_inference.tensors import (
@@ -111,12 +112,13 @@ async def inference_model_ready(
 async def show_inference_model(call: Call, name: str, version: str | None = None) -> dict[str, Any]:
     """Describe a model. `parameters`, which the protocol lacks, is their JSON Schema."""
     model, task = find_task(call, name, version)
+    outputs = outputs_of(task, model)
     return {
         "name": name,
         "versions": [model.bundle.version],
         "platform": "onnx_onnxv1",
         "inputs": describe_tensors(task.inputs),
-        "outputs": describe_tensors({each: output.form for each, output in task.outputs.items()}),
+        "outputs": describe_tensors({each: output.form for each, output in outputs.items()}),
         "parameters": task.schema,
     }
 
@@ -142,7 +144,7 @@ async def infer(call: Call, name: str, version: str | None = None) -> Response:
         return validate(task.body, {"model": model.name, **fields})
 
     body = await call.compute_reading(read, len(content))
-    chosen = choose_outputs(asked, task.outputs, body)
+    chosen = choose_outputs(asked, outputs_of(task, model), body)
     in_binary = choose_binary(asked, chosen)
     try:
         computed = count_padding(await task.run(body, call))
