@@ -3,7 +3,9 @@
 import asyncio
 import gzip
 import json
+import re
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from service.api.protocols.open_inference.models import TASKS
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, opened
 from tests.service.api.bodies import tensor_of
@@ -145,6 +148,38 @@ def test_a_score_needs_a_target_and_says_which_inputs_hold_it(client):
     answer = client.post("/v2/models/tiny.score/infer", json=REQUEST)
     assert answer.status_code == 400
     assert "/target is required: send target (BYTES, one axis) or target_ids" in answer.text
+
+
+ELSEWHERE = ["words", "source_share", "stream", "partial", "top_log_probs"]
+UNFIT = ["required", "glossary", "source_final", "hold"]  # their answers have no tensor
+NOT_HERE = [
+    *[("g2p-en", name, "send it to /v1/decode") for name in (*ELSEWHERE, *UNFIT)],
+    ("g2p-en", "attention", "use the model g2p-en.attention"),
+    ("g2p-en.attention", "partial", "send it to /v1/attention"),
+    ("g2p-en.encode", "partial", "send it to /v1/encode"),
+    ("g2p-en.encode", "encoding", "set binary_data_output to true for outputs in binary"),
+]
+
+
+@pytest.mark.parametrize(("model", "name", "instead"), NOT_HERE)
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_parameter_whose_answer_is_no_tensor_says_where_to_send_it(
+    client, model, name, instead, inside
+):
+    fields = {"parameters": {name: True}} if inside else {name: True}
+    answer = client.post(f"/v2/models/{model}/infer", json={**REQUEST, **fields})
+    assert answer.status_code == 400
+    assert answer.json() == {"error": f"/{name} is not a parameter here: {instead}"}
+
+
+def test_the_page_and_these_tests_list_every_parameter_that_is_absent():
+    absent = {(suffix, name) for suffix, task in TASKS.items() for name in task.absent}
+    assert absent == {(model.removeprefix("g2p-en"), name) for model, name, _ in NOT_HERE}
+    page = Path("docs/protocols.md").read_text()
+    (listed,) = re.findall(
+        r"^- \*\*Absent parameters\.\*\*(.*?)^- ", page, re.DOTALL | re.MULTILINE
+    )
+    assert {name for _, name in absent} <= set(re.findall(r"`(\w+)`", listed))
 
 
 @pytest.mark.parametrize(

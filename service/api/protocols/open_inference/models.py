@@ -5,7 +5,7 @@ Parameters are the options of that endpoint, and outputs are made of the endpoin
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
@@ -28,8 +28,7 @@ from service.attention import AttentionKind
 from service.errors import Invalid
 from service.serving.model import Model
 
-# Fields of our requests that are tensors, or with which an answer would not fit into tensors
-NO_PARAMETERS = {"model", "source", "target", "partial", "stream", "encoding", "top_log_probs"}
+NO_PARAMETERS = ("model", "source", "target")  # fields of our requests that the path or inputs hold
 SOURCE = {
     "source": Form("BYTES", 1),
     "source_ids": Form("INT64", 2),
@@ -65,18 +64,19 @@ class Output(NamedTuple):
 @dataclass(frozen=True)
 class Task:
     """The task of a model: `run` answers requests of the form `body`. The model must have
-    one of the graphs `needs`, if there are any. Fields in `without` are not parameters."""
+    one of the graphs `needs`, if there are any. `absent` are fields that are not parameters, since
+    what they answer does not fit into tensors: each with what to do instead, for a {model}."""
 
     body: type[BaseModel]
     run: Callable[[Any, Call], Awaitable[Computed]]
     inputs: Mapping[str, Form]
     outputs: Mapping[str, Output]
     needs: frozenset[str] = frozenset()
-    without: frozenset[str] = frozenset()
+    absent: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def parameters(self) -> list[str]:
-        hidden = NO_PARAMETERS | self.without
+        hidden = {*NO_PARAMETERS, *self.absent}
         return [name for name in self.body.model_fields if name not in hidden]
 
     @cached_property
@@ -217,16 +217,37 @@ ATTENDED: dict[str, Output] = {
     "alignment": Output(Form("BYTES", 3), read_alignments, ALIGNED, "cross"),
     "target": Output(Form("BYTES", 1), itemgetter("target")),
 }
-ONLY_JSON = frozenset({"attention", "words", "source_share"})
+# What these answer does not fit into tensors: words, events, problems, tokens with alternatives
+ABSENT_FROM_DECODE = (
+    *("words", "source_share", "stream", "partial", "top_log_probs"),
+    *("required", "glossary", "source_final", "hold"),
+)
 TASKS = {
-    "": Task(DecodeRequest, run_decode, SOURCE, DECODED, without=ONLY_JSON),
-    ".encode": Task(EncodeRequest, partial(run_encode, padded=True), SOURCE, ENCODED),
+    "": Task(
+        DecodeRequest,
+        run_decode,
+        SOURCE,
+        DECODED,
+        absent=dict.fromkeys(ABSENT_FROM_DECODE, "send it to /v1/decode")
+        | {"attention": "use the model {model}.attention"},
+    ),
+    ".encode": Task(
+        EncodeRequest,
+        partial(run_encode, padded=True),
+        SOURCE,
+        ENCODED,
+        absent={
+            "encoding": "set binary_data_output to true for outputs in binary",
+            "partial": "send it to /v1/encode",
+        },
+    ),
     ".attention": Task(
         AttentionRequest,
         partial(run_attention, padded=True),
         SOURCE | TARGET,
         ATTENDED,
         frozenset(ATTENTION_GRAPHS.values()),
+        {"partial": "send it to /v1/attention"},
     ),
     ".score": Task(
         ScoreRequest, partial(run_score, padded=True), SOURCE | TARGET, SCORED, frozenset({"score"})

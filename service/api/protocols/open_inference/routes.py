@@ -140,7 +140,7 @@ async def infer(call: Call, name: str, version: str | None = None) -> Response:
     model, task = find_task(call, name, version)
 
     def read() -> BaseModel:
-        fields = gather_fields(asked, task, binary, model.manifest.pad_id)
+        fields = gather_fields(asked, task, binary, model)
         return validate(task.body, {"model": model.name, **fields})
 
     body = await call.compute_reading(read, len(content))
@@ -212,14 +212,13 @@ def name_input(sent: Container[str], fault: Fault) -> Fault:
     return Fault(f"/{side}_ids{fault.pointer.removeprefix(f'/{side}')}", fault.detail)
 
 
-def gather_fields(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -> dict[str, Any]:
+def gather_fields(asked: InferRequest, task: Task, binary: bytes, model: Model) -> dict[str, Any]:
     """Return the fields of a body: parameters under their own names, and the contents of inputs.
 
     Raise Invalid for a parameter or an input that the model lacks, for a missing input, and for a
     parameter that does not stand in `parameters`.
     """
-    if misplaced := [name for name in task.parameters if name in (asked.model_extra or ())]:
-        raise Invalid.of([Fault(f"/{name}", "must be in parameters") for name in misplaced])
+    check_places(asked, task, model)
     parameters = {
         name: value
         for name, value in asked.parameters.items()
@@ -229,10 +228,24 @@ def gather_fields(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -
         check_name(name, task.parameters, "parameter")
     values = read_inputs(asked.inputs, task.inputs, binary)
     sides = [side for side in ("source", "target") if side in task.inputs]
+    pad_id = model.manifest.pad_id
     return parameters | {
         side: read_sequences(values, side, task.body.model_fields[side].is_required(), pad_id)
         for side in sides
     }
+
+
+def check_places(asked: InferRequest, task: Task, model: Model) -> None:
+    """Raise Invalid for parameters that must be sent elsewhere, and for those that do not stand in
+    `parameters`."""
+    extra = asked.model_extra or {}
+    if absent := [name for name in task.absent if name in extra or name in asked.parameters]:
+        instead = {name: task.absent[name].format(model=model.name) for name in absent}
+        raise Invalid.of(
+            [Fault(f"/{name}", f"is not a parameter here: {instead[name]}") for name in absent]
+        )
+    if misplaced := [name for name in task.parameters if name in extra]:
+        raise Invalid.of([Fault(f"/{name}", "must be in parameters") for name in misplaced])
 
 
 def choose_outputs(
