@@ -23,6 +23,7 @@ TEXTS = {"source": ["BYTES", WORDS]}
 MARKED = {"source": ["BYTES", ["<b>heed</b>", "photo<i>graph</i>", "a"]]}
 PAIRS = {**TEXTS, "target": ["BYTES", TARGETS]}
 PADDED = {"source_ids": ["INT64", [[4, 5, 6], [7, 0, 0]]], "source_length": ["INT64", [3, 1]]}
+DRAFTS = [TARGETS[0], "", TARGETS[2]]
 ALL_KINDS = {"kinds": ["cross", "decoder", "encoder"]}
 BEAMS = {"beam_size": 4, "num_hypotheses": 3}
 SAMPLES = {"temperature": 1.5, "seed": 7, "num_hypotheses": 2, "top_k": 9}
@@ -33,6 +34,7 @@ CALLS = {
     "greedy": ("", TEXTS, {}, {"source": WORDS}),
     "beams": ("", TEXTS, BEAMS, {"source": WORDS}),
     "samples": ("", TEXTS, SAMPLES, {"source": WORDS}),
+    "drafted": ("", TEXTS, {"draft": DRAFTS}, {"source": WORDS}),
     "ids": ("", PADDED, {"stop": ["D"]}, {"source": IDS}),
     "split": ("", TEXTS, {"split": "sentences"}, {"source": WORDS}),
     "markup": ("", MARKED, {"markup": "xml"}, {"source": MARKED["source"][1]}),
@@ -156,7 +158,7 @@ def assert_rows(padded, lists, dtype=np.float32):
         assert not any(row[rest])
 
 
-@pytest.mark.parametrize("name", ["greedy", "beams", "samples", "ids"])
+@pytest.mark.parametrize("name", ["greedy", "beams", "samples", "drafted", "ids"])
 def test_targets_are_those_of_our_own_endpoint(outcomes, ours, name):
     found, results = read(outcomes[f"{name} binary"]), ours(name)
     hypotheses = [each for result in results for each in result["hypotheses"]]
@@ -170,6 +172,15 @@ def test_targets_are_those_of_our_own_endpoint(outcomes, ours, name):
         assert_rows(rows, [each[field] for each in hypotheses], dtype)
     assert found["length"].ravel().tolist() == [len(each["token_ids"]) for each in hypotheses]
     assert found["source_length"].tolist() == [each["source_tokens"] for each in results]
+
+
+def test_drafts_are_counted_as_by_our_own_endpoint(outcomes, ours):
+    found, results = read(outcomes["drafted binary"]), ours("drafted")
+    for field in ("drafted", "accepted"):
+        counts = [[each.get(field, 0) for each in result["hypotheses"]] for result in results]
+        assert found[field].tolist() == counts
+        assert sum(map(sum, counts)) > 0
+        assert field not in outcomes["greedy binary"]
 
 
 @pytest.mark.parametrize("name", ["split", "markup"])

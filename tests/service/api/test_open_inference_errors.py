@@ -197,6 +197,8 @@ def test_the_page_and_these_tests_list_every_parameter_that_is_absent():
         (".encode", "embedding", {}, "set pooling to mean, max, first or last"),
         ("", "tokens", {"split": "sentences"}, "omit split and markup"),
         ("", "length", {"markup": "xml"}, "omit split and markup"),
+        ("", "drafted", {}, "send a draft, and omit split and markup"),
+        ("", "accepted", {"draft": "source", "split": "sentences"}, "send a draft, and omit split"),
     ],
 )
 def test_an_output_of_other_requests_says_what_brings_it(

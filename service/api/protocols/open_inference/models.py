@@ -97,9 +97,18 @@ def of_hypotheses(name: str, read: Callable[[Any], Any] = lambda value: value) -
     return lambda result: [read(hypothesis[name]) for hypothesis in result["hypotheses"]]
 
 
+def count_drafts(name: str) -> ReadResult:
+    """Return a reader of a count of tokens of drafts: 0 for a source whose draft is empty."""
+    return lambda result: [hypothesis.get(name, 0) for hypothesis in result["hypotheses"]]
+
+
 def is_whole(body: DecodeRequest) -> bool:
     """Return whether hypotheses have tokens: those of split texts and documents have sentences."""
     return body.split == "none" and body.markup is None
+
+
+def is_drafted(body: DecodeRequest) -> bool:
+    return body.draft is not None and is_whole(body)
 
 
 def keeps_tokens(body: EncodeRequest) -> bool:
@@ -115,6 +124,7 @@ def count_tokens(result: ResultDocument) -> int:
 
 
 WHOLE = Condition(is_whole, "omit split and markup")
+DRAFTED = Condition(is_drafted, "send a draft, and omit split and markup")
 TOKENS = Condition(keeps_tokens, "set pooling to none")
 POOLED = Condition(pools_tokens, "set pooling to mean, max, first or last")
 DECODED: dict[str, Output] = {
@@ -125,6 +135,8 @@ DECODED: dict[str, Output] = {
     "tokens": Output(Form("BYTES", 3), of_hypotheses("tokens"), WHOLE),
     "token_ids": Output(Form("INT64", 3), of_hypotheses("token_ids"), WHOLE),
     "log_probs": Output(Form("FP32", 3), of_hypotheses("log_probs"), WHOLE),
+    "drafted": Output(Form("INT64", 2), count_drafts("drafted"), DRAFTED),
+    "accepted": Output(Form("INT64", 2), count_drafts("accepted"), DRAFTED),
     "source_length": Output(Form("INT64", 1), itemgetter("source_tokens")),
 }
 ENCODED: dict[str, Output] = {
