@@ -136,7 +136,7 @@ def test_a_second_search_is_as_sure_of_a_guided_head_as_the_first(tiny, tmp_path
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_best_of_many_that_look_anywhere_is_no_alignment(seed):
+def test_the_best_of_many_that_look_anywhere_is_not_an_alignment(seed):
     """Of 52 candidates the best agrees more often than by chance, by chance."""
     choice = choose(planted(np.random.default_rng(seed), 0, 0, 0, 0), 3, 4)
     assert choice.ranked[0].agreement > choice.chance

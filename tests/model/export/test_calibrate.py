@@ -110,7 +110,7 @@ def test_a_vocabulary_of_specials_alone_is_refused(measure):
 )
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @torch.no_grad()
-def test_weights_that_are_no_numbers_are_refused(measure, message, value):
+def test_weights_that_are_not_numbers_are_refused(measure, message, value):
     model = small()
     model.encoder.layers[0].feed_forward.up.bias[3] = value
     with pytest.raises(InputError, match=message):

@@ -149,7 +149,7 @@ def test_only_large_embeddings_become_int8():
     assert "encoder.layers.0.feed_forward.down.weight" in names
 
 
-def test_a_use_of_an_int8_weight_that_is_no_product_is_an_error(tmp_path):
+def test_a_use_of_an_int8_weight_that_is_not_a_product_is_an_error(tmp_path):
     node = helper.make_node("MatMul", ["x", "w"], ["y"])  # not transposed: no linear layer
     graph = helper.make_graph([node], "odd", [tensor_info("x", 16)], [tensor_info("y", 16)])
     with pytest.raises(ValueError, match="MatMul reads w, which is stored as int8"):

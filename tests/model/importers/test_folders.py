@@ -98,5 +98,5 @@ def test_a_folder_of_another_kind_is_named(tmp_path, files, said):
         (__file__, "is a file: give the folder of a checkpoint"),
     ],
 )
-def test_what_is_no_folder_is_named(tmp_path, name, said):
+def test_what_is_not_a_folder_is_named(tmp_path, name, said):
     assert said in refusal(name, tmp_path / "bundle")

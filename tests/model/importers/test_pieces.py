@@ -300,7 +300,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("message", ERRORS)
-def test_files_that_are_no_usable_model_are_refused(models, tmp_path, message):
+def test_files_that_are_not_a_usable_model_are_refused(models, tmp_path, message):
     path = tmp_path / "spiece.model"
     if change := ERRORS[message]:
         path.write_bytes(change(models["unigram"]))

@@ -323,7 +323,7 @@ def test_json_and_a_file_of_another_format_are_refused(heed, tmp_path, monkeypat
         ("", "standard input holds no line: give lines TEXT<TAB>TARGET"),
     ],
 )
-def test_score_refuses_lines_that_are_no_pairs(heed, lines, said):
+def test_score_refuses_lines_that_are_not_pairs(heed, lines, said):
     refused = heed("score", stdin=lines)
     assert (refused.exit_code, refused.stdout) == (1 if not lines else 2, "")
     assert said in refused.stderr

@@ -179,7 +179,7 @@ BOM = "\ufeff"
 @pytest.mark.parametrize(
     ("name", "line"), [("w.txt", "ax"), ("w.tsv", "ax\tb"), ("w.jsonl", '"ax"'), ("w.gz", "ax")]
 )
-def test_a_byte_order_mark_is_no_part_of_the_first_line(heed, tmp_path, targets, name, line):
+def test_a_byte_order_mark_is_not_a_part_of_the_first_line(heed, tmp_path, targets, name, line):
     content = f"{BOM}{line}\n{line}".encode()
     file = tmp_path / name
     file.write_bytes(gzip.compress(content) if name == "w.gz" else content)
@@ -190,7 +190,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(heed, tmp_path, targets,
         assert len(heed("score", stdin=f"{BOM}ax\tAE1 K S\n").stdout.splitlines()) == 1
 
 
-def test_a_byte_order_mark_is_no_part_of_a_document(heed, tmp_path):
+def test_a_byte_order_mark_is_not_a_part_of_a_document(heed, tmp_path):
     (tmp_path / "p.xml").write_text(f"{BOM}<p>ax</p>", encoding="utf-8")
     asked = ["decode", "--markup", "xml", "--input", tmp_path / "p.xml"]
     heed(*asked, "--output", tmp_path / "t.xml")

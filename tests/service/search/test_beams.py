@@ -181,7 +181,7 @@ def test_of_equal_beams_those_of_the_lowest_row_and_best_place_go_on(banned):
     assert choice.parents.tolist() == [0, 0]
 
 
-def test_a_prefix_is_no_part_of_a_hypothesis_of_beams():
+def test_a_prefix_is_not_a_part_of_a_hypothesis_of_beams():
     language = Markov(3)
     plain = language.search(max_new_tokens=5, beam_size=3, num_hypotheses=3)
     prefixed = language.search(
