@@ -156,7 +156,7 @@ def decode(
             typed = not texts and not source and standard_input().isatty()
             with nullcontext(texts) if texts else open_texts(source) as lines:
                 printed = (
-                    print_document(some_of(lines, source), options, place)
+                    print_document(require_lines(lines, source), options, place)
                     if as_json
                     else print_targets(lines, options, place, 1 if typed else MOST)
                 )
@@ -201,7 +201,7 @@ def check_other_file(source: Path | None, output: Path) -> None:
     """Raise UsageError if the output would replace the input, by whatever path or link, and
     StartupError if there is no input."""
     if not source:
-        standard_input()  # else its number may be that of another file
+        standard_input()  # if standard input is closed, descriptor 0 may be another file
     state = source.stat() if source else os.fstat(0)
     if output.exists() and os.path.samestat(state, output.stat()):
         name = f"--input {source}" if source else "standard input"
@@ -276,7 +276,7 @@ async def print_document(texts: list[str], options: dict[str, Any], place: Model
     return tell(done)
 
 
-def some_of(lines: Iterable[str], source: Path | None) -> list[str]:
+def require_lines(lines: Iterable[str], source: Path | None) -> list[str]:
     """Return the lines. Raise StartupError if there is none: an answer has one or more results."""
     if not (found := [*lines]):
         name = source or "standard input"
