@@ -143,8 +143,8 @@ def decode(
     options, place = given_fields(values, [*SEARCH, *OWN]), model_place(values)
     if texts and (source or output):
         raise click.UsageError("give TEXTS or files, not both")
-    check_output(output, options, as_json)
     check_document(source, output, options)
+    check_output(output, options, as_json)
     with reported(), interruptible():
         if source and format_of(source) in DOCUMENTS:
             failed = asyncio.run(decode_document(source, output, options, place, as_json))
@@ -166,8 +166,12 @@ def decode(
 
 
 def check_output(output: Path | None, options: dict[str, Any], as_json: bool) -> None:
-    """Raise UsageError for what a line of text cannot hold."""
-    if format_of(output) == ".jsonl" if output else as_json:
+    """Raise UsageError for what a line of text, or a document, cannot hold."""
+    kind = format_of(output) if output else ""
+    if kind in DOCUMENTS:
+        check_alone(options, as_json)
+        return
+    if kind == ".jsonl" if output else as_json:
         return
     for name in {"words", "top_log_probs"} & options.keys():
         flag = f"--{name.replace('_', '-')}"
@@ -180,6 +184,20 @@ def check_output(output: Path | None, options: dict[str, Any], as_json: bool) ->
         raise click.UsageError("several hypotheses need an --output that ends in .jsonl")
     if options.get("source_final") is False:
         raise click.UsageError("what is committed needs an --output that ends in .jsonl")
+
+
+def check_alone(options: dict[str, Any], as_json: bool) -> None:
+    """Raise UsageError for what would be written beside the only target of a document."""
+    unfit = {
+        "--json": as_json,
+        "--num-hypotheses": options.get("num_hypotheses", 1) > 1,
+        "--words": "words" in options,
+        "--top-log-probs": "top_log_probs" in options,
+        "--no-source-final": options.get("source_final") is False,
+    }
+    if named := [flag for flag, given in unfit.items() if given]:
+        detail = "an output that is a document has one hypothesis and nothing else"
+        raise click.UsageError(f"{detail}: leave out {' and '.join(named)}")
 
 
 def check_document(source: Path | None, output: Path | None, options: dict[str, Any]) -> None:

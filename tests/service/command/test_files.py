@@ -58,6 +58,7 @@ def test_every_format_keeps_the_order(heed, tmp_path, words, targets, source, ou
         assert [line.split("\t")[0] for line in written.splitlines()] == words
 
 
+PAGES = ["--input", "p.html", "--output", "t.html", "--markup", "html"]
 PAGE = "<!DOCTYPE html>\r\n<p>heed</p>\n<p>pho<b>to</b></p>\n<code>a\tb</code>\r\n\n"
 
 
@@ -87,6 +88,11 @@ def test_a_document_is_decoded_as_one_text(heed, post, tmp_path, packed):
         (["--input", "p.html", "--output", "t.tsv", "--markup", "xml"], "p.html is one document"),
         (["--input", "p.html", "--output", "p.html", "--markup", "xml"], "are the same file"),
         (["--input", "w.txt", "--output", "t.tsv", "--no-source-final"], "ends in .jsonl"),
+        ([*PAGES, "--json"], "nothing else: leave out --json"),
+        ([*PAGES, "--words", "--top-log-probs=2"], "leave out --words and --top-log-probs"),
+        ([*PAGES, "--num-hypotheses=2"], "has one hypothesis and nothing else: leave out --num-"),
+        ([*PAGES, "--no-source-final"], "leave out --no-source-final"),
+        (["--input", "p.html", "--output", "t.tsv", "--markup=xml", "--json"], "ends in .html or"),
     ],
 )
 def test_documents_are_not_read_as_lines(heed, tmp_path, monkeypatch, arguments, said):
