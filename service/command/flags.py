@@ -140,8 +140,11 @@ class OutputFile(click.Path):
             self.fail(f"the folder {real.parent} does not exist", param, ctx)
         if not os.access(real.parent, os.W_OK):
             self.fail(f"the folder {real.parent} cannot be written to", param, ctx)
+        if is_standard_output(path):
+            advice = "leave out --output, or redirect it elsewhere"
+            self.fail(f"standard output goes to {path} already: {advice}", param, ctx)
         is_file = real.is_file() or not os.path.lexists(real)
-        if value == "-" or not is_file or is_standard_output(path):
+        if value == "-" or not is_file:
             advice = "without --output, answers go to standard output, which > redirects"
             self.fail(f"{path} is not a file: {advice}", param, ctx)
         return path
