@@ -13,6 +13,8 @@ import pytest
 from libretranslatepy import LibreTranslateAPI
 
 from service.api.protocols.libretranslate.routes import name_format
+from service.api.reading.answer_size import SEND_LESS, SEND_LESS_OR_LOWER
+from service.api.reading.call import ROW_OPTIONS
 from service.errors import Fault
 from tests.conftest import ALIGNMENT, KEY, edit_manifest, opened, sender
 from tests.service.api.conftest import copy_of
@@ -296,11 +298,20 @@ def test_wrong_fields_are_named(translate, fields, part):
     assert part in document["error"]
 
 
-def test_a_limit_of_tokens_is_one_of_texts():
-    """There is no field for tokens."""
-    given = Fault("/max_new_tokens", 'may take 9 bytes and the limit is 8: "max_new_tokens": 3')
-    expected = "q may take 9 bytes and the limit is 8: send fewer, or lower alternatives"
-    assert name_format(given).sentence == expected
+@pytest.mark.parametrize("alternatives", [0, 3, 4])
+def test_limits_of_rows_and_tokens_are_of_texts_and_alternatives(alternatives):
+    """There are no fields for beams and tokens. The model has 4 beams of its own."""
+
+    def described(pointer, detail):
+        return name_format(alternatives, 4, Fault(pointer, detail)).sentence
+
+    fewer_tokens = ", or lower alternatives" if alternatives else ""
+    said = described("/max_new_tokens", 'may take 9 bytes: "max_new_tokens": 3 would fit')
+    assert said == f"q may take 9 bytes: send fewer{fewer_tokens}"
+    assert described("", SEND_LESS_OR_LOWER) == f"the body {SEND_LESS}{fewer_tokens}"
+    fewer_rows = ", or lower alternatives" if alternatives == 4 else ""
+    said = described("", f"takes 9 rows: send less, or lower {ROW_OPTIONS}")
+    assert said == f"the body takes 9 rows: send less{fewer_rows}"
 
 
 def test_texts_without_letters_stay_and_half_a_surrogate_pair_is_refused(translate, http):

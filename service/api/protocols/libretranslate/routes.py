@@ -5,6 +5,7 @@ Languages have the codes that their model gives them.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -128,7 +129,7 @@ async def translate(call: Call) -> Response:
     try:
         decoded = await run_decode(asked, call, "/q", whole=True, apart=not can_align(model))
     except (Invalid, TooLarge) as error:
-        raise error.change_faults(name_format) from None
+        raise error.change_faults(partial(name_format, body.alternatives, own)) from None
 
     def write() -> Document:
         return write_translation(body, decoded.write()["results"]) | write_detected(body, detected)
@@ -152,7 +153,7 @@ async def read_texts(call: Call, body: TranslateRequest) -> list[str]:
     try:
         return await call.compute_reading(work, sum(map(len, given)))
     except (Invalid, TooLarge) as error:
-        raise error.change_faults(name_format) from None
+        raise error.change_faults(partial(name_format, 0, 1)) from None
 
 
 async def detect_languages(
@@ -203,15 +204,19 @@ def check_key(call: Call, given: str | None) -> None:
         keys.check(authorization)
 
 
-def name_format(fault: Fault) -> Fault:
+def name_format(alternatives: int, beams: int, fault: Fault) -> Fault:
     """Return a fault of our field for markup as one of format, and limits of fields that are not
-    here, of rows and tokens, as those of texts and their alternatives."""
-    if ROW_OPTIONS in fault.detail:
-        return replace(fault, detail=fault.detail.replace(ROW_OPTIONS, "alternatives"))
+    here, of rows and tokens, as those of texts and their alternatives. To lower `alternatives` is
+    advised where it helps: a text has at least as many rows as the model's own `beams`."""
+    lower = ", or lower alternatives"
+    fewer_rows, fewer_tokens = lower * (alternatives >= beams), lower * (alternatives > 0)
+    detail = fault.detail.replace(f", or lower {ROW_OPTIONS}", fewer_rows)
+    detail = detail.replace(", or lower max_new_tokens", fewer_tokens)
     if fault.pointer == "/max_new_tokens":
-        why = fault.detail.partition(":")[0]
-        return replace(fault, pointer="/q", detail=f"{why}: send fewer, or lower alternatives")
-    return replace(fault, pointer="/format") if fault.pointer == "/markup" else fault
+        why = detail.partition(":")[0]
+        return Fault("/q", f"{why}: send fewer{fewer_tokens}")
+    pointer = "/format" if fault.pointer == "/markup" else fault.pointer
+    return replace(fault, pointer=pointer, detail=detail)
 
 
 def write_translation(body: TranslateRequest, results: Sequence[Document]) -> Document:
