@@ -171,11 +171,11 @@ def check_sampling(body: Searching, num_hypotheses: int, beam_size: int, faults:
             faults.add(Invalid.at("/temperature", detail))
         return
     if num_hypotheses > beam_size:
-        whose, ways = ", the model's own", "raise beam_size, or sample with temperature above 0"
-        if body.required or body.glossary:  # which are not sampled, and raise the model's own
-            whose, ways = " by default", "or raise beam_size"
-        if body.beam_size is not None:
-            whose = ""
+        default = " by default" if body.required else ", the model's own"
+        whose = default if body.beam_size is None else ""
+        ways = "raise beam_size, or sample with temperature above 0"
+        if body.required or body.glossary:  # found by beams only
+            ways = "or raise beam_size"
         detail = (
             f"is {num_hypotheses} but beam_size is {beam_size}{whose}: lower num_hypotheses to at"
             f" most {beam_size}, {ways}"

@@ -94,8 +94,8 @@ def test_attention_shows_a_target_with_the_phrases(post):
         ),
         (
             {"glossary": {"read": "K"}, "num_hypotheses": 2},
-            "/num_hypotheses is 2 but beam_size is 1 by default: lower num_hypotheses to at most 1,"
-            " or raise beam_size",
+            "/num_hypotheses is 2 but beam_size is 1, the model's own: lower num_hypotheses to at"
+            " most 1, or raise beam_size",
         ),
         ({"required": ["K"], "temperature": 1.0}, "/required is found by beam search, not by"),
         ({"required": ["K"], "allowed_targets": ["K"]}, "/required may forbid some of"),
