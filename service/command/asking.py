@@ -5,14 +5,14 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from itertools import islice
 from typing import Any, Protocol
 
 from service.command.errors import describe, error_of, first_bad, place_among, place_result, report
 from service.command.flags import ModelPlace
-from service.errors import HeedError, StartupError
+from service.errors import Fault, HeedError, StartupError
 from service.formats.json import JSON, Document
 
 FEWEST, MOST = 8, 256  # texts of a batch
@@ -148,7 +148,8 @@ def tell(decoded: Decoded) -> int:
 
 async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Document:
     """Return the answer to a request with a list of sources. Ask for each half of them if they are
-    too many for one request, or for its time. A source that is too much by itself is at fault."""
+    too many for one request, or for its time. A source that is too much by itself is at fault,
+    unless an option is."""
     half = len(body["source"]) // 2
     try:
         return await model.ask_document(path, body)
@@ -156,7 +157,10 @@ async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Docu
         if error.status not in TOO_MUCH or first_bad(error) >= 0:
             raise
         if not half:
-            return refuse_source(error, partial=body.get("partial", False))
+            refused = blame_source(error)
+            if refused is error or not body.get("partial"):
+                raise refused from None
+            return write_refused(refused)
     first = await ask_in_parts(model, path, part_of(body, slice(half)))
     try:
         second = await ask_in_parts(model, path, part_of(body, slice(half, None)))
@@ -167,20 +171,26 @@ async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Docu
     return {**second, **first, "results": results, "usage": usage}
 
 
-def refuse_source(error: HeedError, *, partial: bool) -> Document:
-    """Return the answer to a `partial` request whose only source is too much, or else raise its
-    error."""
+def blame_source(error: HeedError) -> HeedError:
+    """Return the error of a request with one source as that of the source, or as it is if it names
+    an option."""
+    if any(fault.pointer != "/source" for fault in error.faults):
+        return error
     detail = f"is too much for one request: {error.detail}"
-    refused = type(error).at("/source/0", detail)
+    placed = [replace(fault, pointer="/source/0") for fault in error.faults]
+    refused = type(error).of(placed or [Fault("/source/0", detail)])
     refused.status, refused.code = error.status, error.code
-    if not partial:
-        raise refused from None
+    return refused
+
+
+def write_refused(error: HeedError) -> Document:
+    """Return the answer to a `partial` request whose only source is refused."""
     problem = {
         "title": HTTPStatus(error.status).phrase,
         "status": int(error.status),
-        "detail": refused.detail,
+        "detail": error.detail,
         "code": error.code,
-        "errors": [{"pointer": "/source/0", "detail": detail}],
+        "errors": [{"pointer": each.pointer, "detail": each.detail} for each in error.faults],
     }
     usage = {"source_tokens": 0, "target_tokens": 0}
     return {"results": [{"problem": problem}], "usage": usage}

@@ -230,6 +230,37 @@ def test_bad_texts_of_halves_are_named_by_their_places(heed, server, monkeypatch
             assert result.get("problem", {}).get(name) == right.get("problem", {}).get(name)
 
 
+@pytest.mark.parametrize("partial", [[], ["--partial"]])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--beam-size=64", "--num-hypotheses=64"],
+            "--max-new-tokens may take 524288 bytes for 64",
+        ),
+        (["--top-log-probs=20", "--json"], "--top-log-probs may take 192512 bytes for 1"),
+    ],
+)
+def test_an_option_that_is_too_much_for_any_text_is_named(
+    heed, monkeypatch, partial, options, said
+):
+    monkeypatch.setenv("HEED_MAX_ANSWER_BYTES", "65536")
+    refused = heed("decode", "heed", "ax", *options, *partial)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr.startswith(f"heed: {said}")
+
+
+def test_a_line_with_too_much_markup_is_a_bad_line(heed):
+    options = ["decode", "--markup", "html"]
+    lines = f"heed\n{'<b>' * 5002}\nax\n"
+    said = "heed: line 2 has 5002 tags, and the limit is 5000: send less HTML at a time\n"
+    refused = heed(*options, stdin=lines)
+    assert (refused.exit_code, refused.stdout, refused.stderr) == (1, "HH IY1 D\n", said)
+    gone_on = heed(*options, "--partial", stdin=lines)
+    assert (gone_on.exit_code, gone_on.stdout) == (1, "HH IY1 D\n\nAE1 K S\n")
+    assert gone_on.stderr == said
+
+
 @pytest.mark.parametrize("texts", [["a"], ["b", "a"], ["a", "a", "b"]])
 def test_json_names_a_text_that_is_too_much(heed, texts):
     class Small(Handler):
