@@ -1,6 +1,7 @@
 """Ask a model, in this process or behind a URL, for the answers to many texts."""
 
 import asyncio
+import json
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
@@ -22,6 +23,11 @@ TOO_MUCH = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.GATEWAY_TIMEOUT)
 
 class AnyModel(Protocol):
     """A model that answers requests of the service."""
+
+    @property
+    def name(self) -> str:
+        """The name by which answers call it."""
+        ...
 
     @property
     def version(self) -> str:
@@ -160,7 +166,7 @@ async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Docu
             refused = blame_source(error)
             if refused is error or not body.get("partial"):
                 raise refused from None
-            return write_refused(refused)
+            return write_refused(refused, path, model.name)
     first = await ask_in_parts(model, path, part_of(body, slice(half)))
     try:
         second = await ask_in_parts(model, path, part_of(body, slice(half, None)))
@@ -183,17 +189,13 @@ def blame_source(error: HeedError) -> HeedError:
     return refused
 
 
-def write_refused(error: HeedError) -> Document:
+def write_refused(error: HeedError, path: str, name: str) -> Document:
     """Return the answer to a `partial` request whose only source is refused."""
-    problem = {
-        "title": HTTPStatus(error.status).phrase,
-        "status": int(error.status),
-        "detail": error.detail,
-        "code": error.code,
-        "errors": [{"pointer": each.pointer, "detail": each.detail} for each in error.faults],
-    }
+    from service.http.messages.problems import write_problem  # loads Starlette
+
+    problem = json.loads(write_problem(error, path, request_id=""))
     usage = {"source_tokens": 0, "target_tokens": 0}
-    return {"results": [{"problem": problem}], "usage": usage}
+    return {"model": name, "results": [{"problem": problem}], "usage": usage}
 
 
 def part_of(body: dict[str, Any], part: slice) -> dict[str, Any]:

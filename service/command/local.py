@@ -136,6 +136,7 @@ class LocalModel:
     def __init__(self, service: Service) -> None:
         self._service = service
         (model,) = service.registry.served.values()
+        self.name = model.bundle.manifest.name
         self.version = f"{model.bundle.version} {model.engine.opened.precision}"
 
     async def ask(self, path: str, body: Mapping[str, Any], accept: str = JSON) -> bytes:

@@ -28,13 +28,14 @@ PASSING = (
 class RemoteModel:
     """A model of the service at a URL: the named one, or else its only one."""
 
-    version = ""
+    name = version = ""
 
     def __init__(self, url: str, name: str | None, client: Heed) -> None:
         self._url, self._name, self._client = url, name, client
 
     async def find(self) -> None:
-        """Find the version. The service must answer now: it is waited for only once it did.
+        """Find the name and the version. The service must answer now: it is waited for only once
+        it did.
 
         A model that the service lacks has none: its requests are refused.
         """
@@ -48,6 +49,7 @@ class RemoteModel:
                 raise StartupError(detail) from None
             for each in models:
                 if self._name in (None, each["name"]):
+                    self.name = each["name"]
                     self.version = f"{each['version']} {each['precision']}"
 
     async def ask(self, path: str, body: Mapping[str, Any], accept: str = JSON) -> bytes:

@@ -11,7 +11,7 @@ from service.errors import Fault, Invalid, StartupError
 class Paced:
     """A model that answers so many texts a second, by a clock of its own, and refuses some."""
 
-    version = ""
+    name = version = ""
 
     def __init__(self, speed, bad=()):
         self.speed, self.bad, self.now, self.asked = speed, bad, 0.0, []

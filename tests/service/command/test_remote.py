@@ -270,7 +270,7 @@ def test_json_names_a_text_that_is_too_much(heed, texts):
                 return self.send_problem(413)
             results = [{"hypotheses": [{"text": "B"}]}]
             usage = {"source_tokens": 1, "target_tokens": 1}
-            return self.send(200, {"model": "small", "results": results, "usage": usage})
+            return self.send(200, {"model": "loud", "results": results, "usage": usage})
 
     with running() as service:
         service.RequestHandlerClass = Small
@@ -278,11 +278,13 @@ def test_json_names_a_text_that_is_too_much(heed, texts):
     answered = json.loads(done.stdout)
     assert done.exit_code == 1
     assert answered["usage"]["source_tokens"] == texts.count("b")
-    assert ("b" in texts) == (answered.get("model") == "small")
+    assert answered["model"] == "loud"
     for place, (text, result) in enumerate(zip(texts, answered["results"], strict=True)):
         if text == "b":
             assert result == {"hypotheses": [{"text": "B"}]}
         else:
+            assert result["problem"]["title"] == "Content Too Large"
+            assert result["problem"]["instance"] == "/v1/decode"
             (error,) = result["problem"]["errors"]
             assert error["pointer"] == f"/source/{place}"
             assert result["problem"]["detail"] == (
