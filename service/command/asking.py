@@ -11,7 +11,15 @@ from http import HTTPStatus
 from itertools import islice
 from typing import Any, Protocol
 
-from service.command.errors import describe, error_of, first_bad, place_among, place_result, report
+from service.command.errors import (
+    describe,
+    error_of,
+    first_bad,
+    place_among,
+    place_of,
+    place_result,
+    report,
+)
 from service.command.flags import ModelPlace
 from service.errors import Fault, HeedError, StartupError
 from service.formats.json import JSON, Document
@@ -154,8 +162,8 @@ def tell(decoded: Decoded) -> int:
 
 async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Document:
     """Return the answer to a request with a list of sources. Ask for each half of them if they are
-    too many for one request, or for its time. A source that is too much by itself is at fault,
-    unless an option is."""
+    too many for one request, or for its time. A source that is too much by itself is at fault; if
+    others are not answered then, an option that is named is."""
     half = len(body["source"]) // 2
     try:
         return await model.ask_document(path, body)
@@ -163,10 +171,9 @@ async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Docu
         if error.status not in TOO_MUCH or first_bad(error) >= 0:
             raise
         if not half:
-            refused = blame_source(error)
-            if refused is error or not body.get("partial"):
-                raise refused from None
-            return write_refused(refused, path, model.name)
+            if not body.get("partial"):
+                raise blame_source(error) from None
+            return write_refused(place_at_source(error), path, model.name)
     first = await ask_in_parts(model, path, part_of(body, slice(half)))
     try:
         second = await ask_in_parts(model, path, part_of(body, slice(half, None)))
@@ -180,11 +187,18 @@ async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Docu
 def blame_source(error: HeedError) -> HeedError:
     """Return the error of a request with one source as that of the source, or as it is if it names
     an option."""
-    if any(fault.pointer != "/source" for fault in error.faults):
-        return error
-    detail = f"is too much for one request: {error.detail}"
-    placed = [replace(fault, pointer="/source/0") for fault in error.faults]
-    refused = type(error).of(placed or [Fault("/source/0", detail)])
+    names_option = any(fault.pointer != "/source" for fault in error.faults)
+    return error if names_option else place_at_source(error)
+
+
+def place_at_source(error: HeedError) -> HeedError:
+    """Return the error of a request with one source as that of the source."""
+    if all(fault.pointer == "/source" for fault in error.faults) and error.faults:
+        faults = [replace(fault, pointer="/source/0") for fault in error.faults]
+    else:
+        named = error.change_faults(lambda fault: replace(fault, pointer=place_of(fault.pointer)))
+        faults = [Fault("/source/0", f"is too much for one request: {named.detail}")]
+    refused = type(error).of(faults)
     refused.status, refused.code = error.status, error.code
     return refused
 

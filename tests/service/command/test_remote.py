@@ -230,7 +230,6 @@ def test_bad_texts_of_halves_are_named_by_their_places(heed, server, monkeypatch
             assert result.get("problem", {}).get(name) == right.get("problem", {}).get(name)
 
 
-@pytest.mark.parametrize("partial", [[], ["--partial"]])
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -241,13 +240,15 @@ def test_bad_texts_of_halves_are_named_by_their_places(heed, server, monkeypatch
         (["--top-log-probs=20", "--json"], "--top-log-probs may take 192512 bytes for 1"),
     ],
 )
-def test_an_option_that_is_too_much_for_any_text_is_named(
-    heed, monkeypatch, partial, options, said
-):
+def test_an_option_that_is_too_much_for_a_text_is_named(heed, monkeypatch, options, said):
+    """With --partial the text is at fault: a shorter one may be answered."""
     monkeypatch.setenv("HEED_MAX_ANSWER_BYTES", "65536")
-    refused = heed("decode", "heed", "ax", *options, *partial)
+    refused = heed("decode", "heed", "ax", *options)
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith(f"heed: {said}")
+    lines = heed("decode", "heed", "ax", *options, "--partial").stderr.splitlines()
+    for line, place in zip(lines, (1, 2), strict=True):
+        assert line.startswith(f"heed: source {place} is too much for one request: {said}")
 
 
 def test_a_line_with_too_much_markup_is_a_bad_line(heed):
