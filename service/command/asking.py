@@ -162,8 +162,8 @@ def tell(decoded: Decoded) -> int:
 
 async def ask_in_parts(model: AnyModel, path: str, body: dict[str, Any]) -> Document:
     """Return the answer to a request with a list of sources. Ask for each half of them if they are
-    too many for one request, or for its time. A source that is too much by itself is at fault; if
-    others are not answered then, an option that is named is."""
+    too many for one request, or for its time. A source that is too much by itself is at fault. If
+    the error names an option, that is at fault instead, unless the answer may be `partial`."""
     half = len(body["source"]) // 2
     try:
         return await model.ask_document(path, body)

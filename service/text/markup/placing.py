@@ -115,10 +115,10 @@ def best_sum(gains: NDArray[np.float64]) -> Span | None:
     it is the first."""
     sums = np.concatenate([[0], np.cumsum(gains)])
     lowest = np.minimum.accumulate(sums[:-1])
-    rises = (sums[1:] - lowest).round(6)  # as EQUAL
-    last = int(rises.argmax())
-    if rises[last] <= 0:
+    rises = sums[1:] - lowest
+    if (largest := rises.max()) < EQUAL:
         return None
+    last = int((rises > largest - EQUAL).argmax())
     start = last - int((sums[last::-1] - lowest[last] < EQUAL).argmax())
     return Span(start, last + 1)
 
